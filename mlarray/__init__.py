@@ -1,0 +1,1 @@
+"""Medical and scientific volumes stored for training."""

@@ -1,0 +1,1 @@
+"""Files of ours: Blosc2 stores, atomic publication, checksums."""

@@ -1,0 +1,138 @@
+"""Which format is this file, and how is it opened?
+
+A known suffix decides, compared without regard to case and with compound suffixes first (``.nii.gz`` before ``.gz``); a file
+without a known suffix is recognised by its first bytes. Format modules are imported on demand.
+"""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Protocol, cast
+
+from mlarray.errors import FormatError, UnknownFormatError, UsageError
+from mlarray.formats.table import FORMATS, Format
+from mlarray.sources.base import Note, Sink, Source, SourceInfo
+from mlarray.spec import ArraySpec
+
+MAGIC_BYTES = 512
+# Suffixes that belong to a pair but are not the name of the image: a lone .raw or .img is not an input.
+_MAGIC: tuple[tuple[int, bytes, str], ...] = (
+    (0, b"NRRD000", "nrrd"),
+    (2, b"b2frame\x00", "mla"),
+    (344, b"n+1\x00", "nifti"),
+    (344, b"ni1\x00", "nifti"),
+    (4, b"n+2\x00\r\n\x1a\n", "nifti"),
+    (4, b"ni2\x00\r\n\x1a\n", "nifti"),
+)
+
+
+class FormatModule(Protocol):
+    """What a module of a format offers."""
+
+    def open_source(self, path: Path) -> Source:
+        """Read the header and return the voxels as a source."""
+
+    def losses(self, spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
+        """Name what this format cannot keep of an array; raise where it cannot hold the array at all."""
+
+    def open_sink(self, path: Path, spec: ArraySpec, info: SourceInfo, options: Mapping[str, object]) -> Sink:
+        """Create a file that takes the voxels."""
+
+
+def format_named(name: str) -> Format:
+    """Return the row called ``name``."""
+    for row in FORMATS:
+        if row.name == name:
+            return row
+    raise UsageError(f"There is no format {name!r}; known are {', '.join(row.name for row in FORMATS)}.")
+
+
+def split_suffix(name: str) -> tuple[str, str]:
+    """Split a file name into stem and known suffix (as written); without a known suffix the second part is empty.
+
+    Examples
+    --------
+    >>> split_suffix("case.1.nii.gz")
+    ('case.1', '.nii.gz')
+    >>> split_suffix("11ah-1.8_roi1.txt")
+    ('11ah-1.8_roi1.txt', '')
+    """
+    lower = name.lower()
+    for suffix in _suffixes():
+        if lower.endswith(suffix) and len(name) > len(suffix):
+            return name[: -len(suffix)], name[-len(suffix) :]
+    return name, ""
+
+
+def format_of_name(path: Path) -> Format | None:
+    """Return the format that the suffix of ``path`` stands for, or None."""
+    suffix = split_suffix(path.name)[1].lower()
+    return next((row for row in FORMATS if suffix in row.suffixes), None)
+
+
+def format_of(path: Path) -> Format:
+    """Return the format of a file: by suffix, else by its first bytes.
+
+    Raises
+    ------
+    UnknownFormatError
+        When neither tells.
+    FileNotFoundError
+        When there is no such file.
+    """
+    if not path.exists():
+        raise FileNotFoundError(f"There is no file {path}.")
+    named = format_of_name(path)
+    if named is not None:
+        return named
+    if path.is_file():
+        with path.open("rb") as file:
+            head = file.read(MAGIC_BYTES)
+        for offset, magic, name in _MAGIC:
+            if head[offset : offset + len(magic)] == magic:
+                return format_named(name)
+    raise UnknownFormatError(
+        f"{path} is of no format that can be read.", hint="`mla formats` lists those that can; check the file's suffix."
+    )
+
+
+def module_of(row: Format) -> FormatModule:
+    """Import and return the module of a format."""
+    return cast("FormatModule", importlib.import_module(f"mlarray.formats.{row.module}"))
+
+
+def open_source(path: str | Path) -> Source:
+    """Open a file of any known format as a source; only its header is read.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+
+    Returns
+    -------
+    Source
+        Close it, or use it as a context manager.
+
+    Raises
+    ------
+    UnknownFormatError
+        When no format recognises the file.
+    FormatError
+        When its content is damaged or cannot be kept right; the message names the file.
+    """
+    place = Path(path)
+    row = format_of(place)
+    try:
+        return module_of(row).open_source(place)
+    except FormatError as error:
+        if str(place) in error.message:
+            raise
+        error.message = f"{place}: {error.message}"
+        raise
+
+
+def _suffixes() -> Iterator[str]:
+    return iter(sorted((suffix for row in FORMATS for suffix in row.suffixes), key=len, reverse=True))

@@ -1,0 +1,49 @@
+"""Which formats exist? One row each; a module is imported only when a file of its kind is opened."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Format:
+    """One file format.
+
+    Parameters
+    ----------
+    name : str
+        Short name, used on the command line and in reports.
+    title : str
+        What people call it.
+    suffixes : tuple of str
+        Lower case, the one used for writing first.
+    module : str
+        Module below ``mlarray.formats`` with ``open_source(path)`` and, where it writes, ``open_sink`` and ``losses``.
+    writes : bool
+        Whether there is an ``open_sink``.
+    regions : str
+        What a partial read costs, for people.
+    folders : bool
+        Whether an image of this format is a folder.
+    """
+
+    name: str
+    title: str
+    suffixes: tuple[str, ...]
+    module: str
+    writes: bool
+    regions: str
+    folders: bool = False
+
+
+FORMATS: tuple[Format, ...] = (
+    Format("mla", "MLArray", (".mla", ".mb2nd"), "mla", True, "yes, block by block"),
+    Format("b2nd", "Blosc2 array (nnU-Net)", (".b2nd",), "b2nd", True, "yes, block by block"),
+    Format(
+        "nifti", "NIfTI-1, NIfTI-2, Analyze",
+        (".nii.gz", ".nii", ".hdr", ".img", ".hdr.gz", ".img.gz"), "nifti", True,
+        "yes when uncompressed; .gz: in storage order only",
+    ),
+    Format("nrrd", "NRRD", (".nrrd", ".nhdr"), "nrrd", True, "yes when raw; gzip, bzip2: in storage order only"),
+    Format("metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", True, "yes when raw; zlib: in storage order only"),
+)  # fmt: skip

@@ -1,0 +1,156 @@
+"""What can yield voxels, and what can take them?
+
+Everything that holds voxels speaks one protocol, :class:`Source`: a spec and ``read(region)``. The constructors of
+``MLArray``, the converter and the streaming planner are three users of it. Its counterpart is the :class:`Sink`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Protocol, Self, TypeAlias, runtime_checkable
+
+import numpy as np
+import numpy.typing as npt
+
+from mlarray.region import Region
+from mlarray.spec import ArraySpec
+
+NDArray: TypeAlias = npt.NDArray[Any]
+
+
+class Access(Enum):
+    """What a partial read costs.
+
+    ``REGION``: only the bytes needed are read. ``SLAB``: whole planes, cheap only in storage order (a compressed stream).
+    ``WHOLE``: any read decodes everything.
+    """
+
+    REGION = "region"
+    SLAB = "slab"
+    WHOLE = "whole"
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """Something a user should know about how an input was understood.
+
+    Parameters
+    ----------
+    code : str
+        Short and stable, in kebab case: ``"geometry-assumed"``, ``"scaling-ignored"``.
+    message : str
+        One sentence with the values concerned.
+    """
+
+    code: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceInfo:
+    """What a file says beyond its voxels.
+
+    Parameters
+    ----------
+    format : str
+        Name of the format row that opened it, ``""`` for arrays in memory.
+    files : tuple of Path
+        Every file the voxels or the header come from, the one that was named first.
+    header : mapping
+        Technical header fields, plain values, kept in ``meta.source`` of the output.
+    notes : tuple of Note
+        What was assumed, repaired or ignored.
+    is_seg : bool or None
+        Whether the voxels are labels, when the file says so.
+    extra : mapping
+        Metadata of richer formats that a sink of the same kind can restore.
+    """
+
+    format: str = ""
+    files: tuple[Path, ...] = ()
+    header: Mapping[str, object] = field(default_factory=dict)
+    notes: tuple[Note, ...] = ()
+    is_seg: bool | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+@runtime_checkable
+class Source(Protocol):
+    """Something that yields voxels.
+
+    ``read`` returns exactly the voxels of a region that lies within the array, in C order and in native byte order; it reads
+    nothing it can avoid, is safe from several threads, and survives fork and pickling by reopening.
+    """
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape, dtype, axes and geometry of what ``read`` returns."""
+
+    @property
+    def access(self) -> Access:
+        """What a partial read costs."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Array axes from the slowest to the fastest in storage."""
+
+    @property
+    def info(self) -> SourceInfo:
+        """What the file says beyond its voxels."""
+
+    def read(self, region: Region, out: NDArray | None = None) -> NDArray:
+        """Return the voxels of ``region``, written into ``out`` (shape of the region) where it is given."""
+
+    def close(self) -> None:
+        """Release files; reading afterwards reopens them."""
+
+
+class Sink(Protocol):
+    """Something that takes voxels. Nothing is visible under the final name before ``publish``."""
+
+    @property
+    def spec(self) -> ArraySpec:
+        """What will be stored."""
+
+    def write(self, region: Region, block: NDArray) -> None:
+        """Store ``block`` at ``region``. Regions arrive in the order that the tile plan gives."""
+
+    def publish(self) -> None:
+        """Finish the file, flush it to disk and rename it to its final name."""
+
+    def abort(self) -> None:
+        """Remove everything written so far. Safe to call twice, and after ``publish`` a no-op."""
+
+
+class SourceBase:
+    """What sources share: context management and the check of a region and its output buffer."""
+
+    spec: ArraySpec
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Release files; by default there are none."""
+
+    def _target(self, region: Region, out: NDArray | None) -> NDArray:
+        """Return the buffer to fill, after checking that ``region`` and ``out`` fit the array."""
+        if not region.is_within(self.spec.shape):
+            raise IndexError(f"Region {region.start}..{region.stop} is not within an array of shape {self.spec.shape}.")
+        dtype = self.spec.dtype.newbyteorder("=")
+        if out is None:
+            return np.empty(region.shape, dtype)
+        if out.shape != region.shape or out.dtype != dtype:
+            raise ValueError(
+                f"The output buffer has shape {out.shape} and dtype {out.dtype}; the region needs {region.shape} and {dtype}."
+            )
+        return out
