@@ -56,6 +56,7 @@ class RawSink:
         self.layout = layout
         self.access = Access.REGION if compress is None else Access.SLAB
         self.order = layout.order
+        self.chunks: tuple[int, ...] | None = None
         self._pending = PendingFile(final)
         self._file: BinaryIO = self._pending.path.open("wb")
         self._stream: Any = None

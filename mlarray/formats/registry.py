@@ -7,17 +7,16 @@ without a known suffix is recognised by its first bytes. Format modules are impo
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol, cast
 
 from mlarray.errors import FormatError, UnknownFormatError, UsageError
 from mlarray.formats.table import FORMATS, Format
-from mlarray.sources.base import Note, Sink, Source, SourceInfo
+from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
 
 MAGIC_BYTES = 512
-# Suffixes that belong to a pair but are not the name of the image: a lone .raw or .img is not an input.
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
     (2, b"b2frame\x00", "mla"),
@@ -37,7 +36,7 @@ class FormatModule(Protocol):
     def losses(self, spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
         """Name what this format cannot keep of an array; raise where it cannot hold the array at all."""
 
-    def open_sink(self, path: Path, spec: ArraySpec, info: SourceInfo, options: Mapping[str, object]) -> Sink:
+    def open_sink(self, path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> Sink:
         """Create a file that takes the voxels."""
 
 

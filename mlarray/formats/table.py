@@ -19,10 +19,10 @@ class Format:
         Lower case, the one used for writing first.
     module : str
         Module below ``mlarray.formats`` with ``open_source(path)`` and, where it writes, ``open_sink`` and ``losses``.
-    writes : bool
-        Whether there is an ``open_sink``.
     regions : str
         What a partial read costs, for people.
+    writes : bool
+        Whether there is an ``open_sink``.
     folders : bool
         Whether an image of this format is a folder.
     """
@@ -31,19 +31,23 @@ class Format:
     title: str
     suffixes: tuple[str, ...]
     module: str
-    writes: bool
-    regions: str
+    regions: str = "no"
+    writes: bool = True
     folders: bool = False
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("mla", "MLArray", (".mla", ".mb2nd"), "mla", True, "yes, block by block"),
-    Format("b2nd", "Blosc2 array (nnU-Net)", (".b2nd",), "b2nd", True, "yes, block by block"),
+    Format("mla", "MLArray", (".mla", ".mb2nd"), "mla", regions="yes, block by block"),
+    Format("b2nd", "Blosc2 array (nnU-Net)", (".b2nd",), "b2nd", regions="yes, block by block"),
     Format(
-        "nifti", "NIfTI-1, NIfTI-2, Analyze",
-        (".nii.gz", ".nii", ".hdr", ".img", ".hdr.gz", ".img.gz"), "nifti", True,
-        "yes when uncompressed; .gz: in storage order only",
+        "nifti",
+        "NIfTI-1, NIfTI-2, Analyze",
+        (".nii.gz", ".nii", ".hdr", ".img", ".hdr.gz", ".img.gz"),
+        "nifti",
+        regions="yes when uncompressed; .gz: in storage order only",
     ),
-    Format("nrrd", "NRRD", (".nrrd", ".nhdr"), "nrrd", True, "yes when raw; gzip, bzip2: in storage order only"),
-    Format("metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", True, "yes when raw; zlib: in storage order only"),
-)  # fmt: skip
+    Format("nrrd", "NRRD", (".nrrd", ".nhdr"), "nrrd", regions="yes when raw; gzip, bzip2: in storage order only"),
+    Format(
+        "metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", regions="yes when raw; zlib: in storage order only"
+    ),
+)

@@ -66,8 +66,11 @@ class SourceInfo:
         What was assumed, repaired or ignored.
     is_seg : bool or None
         Whether the voxels are labels, when the file says so.
-    extra : mapping
-        Metadata of richer formats that a sink of the same kind can restore.
+    record : mapping
+        The conversion record that this package stored in the file: identity of its source, settings, version. Empty for
+        files of others.
+    meta : object
+        The full metadata (:class:`mlarray.metadata.Meta`) of a source that has one, else None.
     """
 
     format: str = ""
@@ -75,7 +78,27 @@ class SourceInfo:
     header: Mapping[str, object] = field(default_factory=dict)
     notes: tuple[Note, ...] = ()
     is_seg: bool | None = None
-    extra: Mapping[str, object] = field(default_factory=dict)
+    record: Mapping[str, object] = field(default_factory=dict)
+    meta: object | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class SinkOptions:
+    """How a file is to be written, beyond what it holds.
+
+    Parameters
+    ----------
+    storage : mapping
+        Storage arguments of ``MLArray`` (``patch_size``, ``chunk_size``, ``cparams`` ...); formats without chunks ignore it.
+    record : mapping
+        The conversion record to store inside the file, plain JSON values.
+    threads : int
+        Threads that compression may use.
+    """
+
+    storage: Mapping[str, object] = field(default_factory=dict)
+    record: Mapping[str, object] = field(default_factory=dict)
+    threads: int = 1
 
 
 @runtime_checkable
@@ -115,6 +138,18 @@ class Sink(Protocol):
     @property
     def spec(self) -> ArraySpec:
         """What will be stored."""
+
+    @property
+    def access(self) -> Access:
+        """``REGION`` when regions may arrive in any order, ``SLAB`` when they must follow storage order."""
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Array axes from the slowest to the fastest in storage."""
+
+    @property
+    def chunks(self) -> tuple[int, ...] | None:
+        """Chunk extent per array axis, or None for a target without chunks."""
 
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block`` at ``region``. Regions arrive in the order that the tile plan gives."""

@@ -21,7 +21,7 @@ def scaled_dtype(raw: np.dtype[Any], slope: float, intercept: float) -> np.dtype
     large, and for raw float16 and float32. Else float64.
     """
     if raw.kind == "c":
-        return raw.newbyteorder("=")
+        return np.dtype(raw.newbyteorder("="))
     if raw.kind == "f":
         return np.dtype(np.float32 if raw.itemsize <= 4 else np.float64)
     low, high = (0, 1) if raw.kind == "b" else _integer_range(raw)
@@ -30,7 +30,7 @@ def scaled_dtype(raw: np.dtype[Any], slope: float, intercept: float) -> np.dtype
         for candidate in ([] if raw.kind == "b" else [raw]) + [np.dtype(kind) for kind in ("i2", "i4", "i8")]:
             least, most = _integer_range(candidate)
             if least <= min(ends) and max(ends) <= most:
-                return candidate.newbyteorder("=")
+                return np.dtype(candidate.newbyteorder("="))
         return np.dtype(np.float64)
     largest = max(abs(low * slope + intercept), abs(high * slope + intercept))
     # Neighbouring raw values stay apart when a float32 step at the largest value is at most half a raw step.
