@@ -27,10 +27,12 @@ def scaled_dtype(raw: np.dtype[Any], slope: float, intercept: float) -> np.dtype
     low, high = (0, 1) if raw.kind == "b" else _integer_range(raw)
     if float(slope).is_integer() and float(intercept).is_integer():
         ends = [low * int(slope) + int(intercept), high * int(slope) + int(intercept)]
-        for candidate in ([] if raw.kind == "b" else [raw]) + [np.dtype(kind) for kind in ("i2", "i4", "i8")]:
+        candidates: list[np.dtype[Any]] = [] if raw.kind == "b" else [raw]
+        candidates += [np.dtype(kind) for kind in ("i2", "i4", "i8")]
+        for candidate in candidates:
             least, most = _integer_range(candidate)
             if least <= min(ends) and max(ends) <= most:
-                return np.dtype(candidate.newbyteorder("="))
+                return candidate.newbyteorder("=")
         return np.dtype(np.float64)
     largest = max(abs(low * slope + intercept), abs(high * slope + intercept))
     # Neighbouring raw values stay apart when a float32 step at the largest value is at most half a raw step.
