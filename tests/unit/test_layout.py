@@ -85,6 +85,11 @@ def test_axes_of_patch_extent_one_stay_at_chunk_size_one() -> None:
     assert layout.chunks == (40, 1, 40)
 
 
+def test_a_larger_factor_does_not_grow_axes_of_patch_extent_one() -> None:
+    layout = layout_for_patch((40, 64, 64), 4, patch_size=(16, 16), chunk_patch_factor=4.0)
+    assert layout.chunks == (1, 64, 64)
+
+
 def test_numpy_integers_go_in_and_python_ints_come_out() -> None:
     layout = layout_for_patch(
         np.array([64, 64]), np.int64(2), patch_size=np.array([32, 32]), block_limit_bytes=np.int32(512)
