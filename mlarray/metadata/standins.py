@@ -1,0 +1,128 @@
+"""What do the names mean that metadata pickles of the 0.0.x releases ask for?
+
+Ten names occur in legitimate files: containers and enums of the package itself, numpy scalars, ordered dicts and the
+two number types of pydicom. Each maps to a function from plain values to plain values; nothing is imported or looked up.
+The pickled form of a numpy scalar is ``scalar(dtype, raw bytes)``, that of a dtype ``dtype("f8", False, True)`` followed by
+the state ``(3, byte order, None, None, None, size, alignment, flags)``.
+"""
+
+from __future__ import annotations
+
+import struct
+from types import MappingProxyType
+from typing import Final
+
+from mlarray.metadata.unpickle import MAX_INT_BYTES, Pending, Table
+
+_FORMATS: Final = MappingProxyType(
+    {
+        "b1": "?", "i1": "b", "i2": "h", "i4": "i", "i8": "q", "u1": "B", "u2": "H", "u4": "I", "u8": "Q",
+        "f2": "e", "f4": "f", "f8": "d", "c8": "ff", "c16": "dd",
+    }
+)  # fmt: skip
+
+
+class _DType(Pending):
+    """A numpy dtype as far as one scalar needs it: its code and byte order."""
+
+    __slots__ = ("code", "order")
+
+    def __init__(self, code: object) -> None:
+        if type(code) is not str or not (code in _FORMATS or (code[:1] in ("U", "S") and code[1:].isascii())):
+            raise ValueError(f"a numpy dtype {code!r} is not read here"[:200])
+        self.code, self.order = code, "<"
+
+    def build(self, state: object) -> None:
+        if type(state) is not tuple or len(state) < 2 or state[1] not in ("<", ">", "|", "="):
+            raise ValueError("a numpy dtype has a state that is not understood")
+        self.order = ">" if state[1] == ">" else "<"
+
+    def finish(self) -> object:
+        raise ValueError("a numpy dtype is not a plain value")
+
+    def decode(self, data: bytes) -> object:
+        if self.code[0] == "S":
+            return data.rstrip(b"\0")
+        if self.code[0] == "U":
+            return data.decode("utf-32-be" if self.order == ">" else "utf-32-le").rstrip("\0")
+        parts = struct.unpack(self.order + _FORMATS[self.code], data)
+        return complex(*parts) if self.code[0] == "c" else parts[0]
+
+
+class _Number(Pending):
+    """A pydicom number: the value counts, the state (its original text) is dropped."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: float | int) -> None:
+        self.value = value
+
+    def build(self, state: object) -> None:
+        if type(state) not in (dict, tuple, type(None)):
+            raise ValueError("a number has a state that is not understood")
+
+    def finish(self) -> object:
+        return self.value
+
+
+def _as_list(items: object = ()) -> list[object]:
+    if type(items) not in (list, tuple):
+        raise ValueError("a list is made of something else")
+    return list(items)  # type: ignore[call-overload,no-any-return]
+
+
+def _as_dict(items: object = ()) -> dict[object, object]:
+    if type(items) is dict:
+        return dict(items)
+    if items != ():
+        raise ValueError("a dict is made of something else")
+    return {}
+
+
+def _as_text(value: object) -> str:
+    if type(value) is not str:
+        raise ValueError("a label is not text")
+    return value
+
+
+def _scalar(dtype: object, data: object) -> object:
+    if type(dtype) is not _DType or type(data) is not bytes:
+        raise ValueError("a numpy scalar is not given as a dtype and bytes")
+    return dtype.decode(data)
+
+
+def _dtype(code: object, align: object = False, copy: object = True) -> _DType:  # noqa: FBT002
+    return _DType(code)
+
+
+def _number(value: object, kind: type[float] | type[int]) -> _Number:
+    if isinstance(value, _Number):
+        value = value.value
+    if type(value) not in (int, float, str) or (type(value) is str and len(value) > MAX_INT_BYTES):
+        raise ValueError("a number is made of something else")
+    return _Number(kind(value))  # type: ignore[arg-type]
+
+
+def _decimal_string(value: object, *_: object) -> _Number:
+    return _number(value, float)
+
+
+def _integer_string(value: object, *_: object) -> _Number:
+    return _number(value, int)
+
+
+METADATA_TABLE: Final[Table] = MappingProxyType(
+    {
+        ("mlarray.meta", "_FrozenList"): _as_list,
+        ("mlarray.meta", "_FrozenDict"): _as_dict,
+        ("mlarray.meta", "AxisLabelEnum"): _as_text,
+        ("mlarray.meta", "CoordSystemEnum"): _as_text,
+        ("collections", "OrderedDict"): _as_dict,
+        ("numpy._core.multiarray", "scalar"): _scalar,
+        ("numpy.core.multiarray", "scalar"): _scalar,
+        ("numpy", "dtype"): _dtype,
+        ("pydicom.valuerep", "DSfloat"): _decimal_string,
+        ("pydicom.valuerep", "IS"): _integer_string,
+    }
+)
+"""The names that metadata of ``.mla`` files may ask for."""
