@@ -58,7 +58,8 @@ class RawSink:
         self.order = layout.order
         self.chunks: tuple[int, ...] | None = None
         self._pending = PendingFile(final)
-        self._file: BinaryIO = self._pending.path.open("wb")
+        self.path = self._pending.path
+        self._file: BinaryIO = self.path.open("wb")
         self._stream: Any = None
         self._next = 0
         self._start = len(header)
@@ -84,13 +85,19 @@ class RawSink:
                 self._stream.write(piece)
                 self._next += len(piece)
 
-    def publish(self) -> None:
-        """Finish the stream and give the file its final name."""
+    def finish(self) -> None:
+        """Complete the voxel block and close the file under its temporary name."""
+        if self._file.closed:
+            return
         if self._stream is not None:
             self._stream.close()
         elif self._file.seek(0, 2) < self._start + self.layout.nbytes:
             self._file.truncate(self._start + self.layout.nbytes)
         self._file.close()
+
+    def publish(self) -> None:
+        """Give the finished file its final name."""
+        self.finish()
         self._pending.publish()
 
     def abort(self) -> None:

@@ -133,7 +133,11 @@ class Source(Protocol):
 
 
 class Sink(Protocol):
-    """Something that takes voxels. Nothing is visible under the final name before ``publish``."""
+    """Something that takes voxels. Nothing is visible under the final name before ``publish``.
+
+    A sink is finished in two steps, so that a file can be checked before anybody sees it: ``finish`` completes it under its
+    temporary name ``path``, ``publish`` renames it.
+    """
 
     @property
     def spec(self) -> ArraySpec:
@@ -151,11 +155,18 @@ class Sink(Protocol):
     def chunks(self) -> tuple[int, ...] | None:
         """Chunk extent per array axis, or None for a target without chunks."""
 
+    @property
+    def path(self) -> Path:
+        """Where the file is before it is published: a temporary name in the folder of the final one."""
+
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block`` at ``region``. Regions arrive in the order that the tile plan gives."""
 
+    def finish(self) -> None:
+        """Complete and close the file under its temporary name, where it can be opened as a source. Safe to call twice."""
+
     def publish(self) -> None:
-        """Finish the file, flush it to disk and rename it to its final name."""
+        """Finish the file unless that is done, flush it to disk and rename it to its final name."""
 
     def abort(self) -> None:
         """Remove everything written so far. Safe to call twice, and after ``publish`` a no-op."""
