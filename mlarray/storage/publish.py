@@ -37,7 +37,7 @@ class PendingFile:
             raise UsageError(f"The folder {final.parent} does not exist.", hint="Create it first.")
         # Host and process id make the name unique on shared storage and let a cleaner tell a dead owner from a living one.
         owner = f"{_host()}-{os.getpid()}-{next(_counter)}"
-        self.path = final.parent / f".{final.name[:120]}.{owner}{PART_SUFFIX}"
+        self.path = final.parent / f".{_shortened(final.name)}.{owner}{PART_SUFFIX}"
         self._open = True
 
     def publish(self) -> None:
@@ -90,6 +90,11 @@ def part_owner(name: str) -> tuple[str, int] | None:
     if len(fields) != 3 or not fields[1].isdigit():
         return None
     return fields[0], int(fields[1])
+
+
+def _shortened(name: str) -> str:
+    # File systems limit a name to 255 bytes, not characters: 80 Chinese ones are 240 bytes, too many beside the owner.
+    return name.encode(errors="surrogateescape")[:120].decode(errors="ignore")
 
 
 def _host() -> str:
