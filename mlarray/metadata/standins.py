@@ -28,7 +28,7 @@ class _DType(Pending):
     __slots__ = ("code", "order")
 
     def __init__(self, code: object) -> None:
-        if type(code) is not str or not (code in _FORMATS or (code[:1] in ("U", "S") and code[1:].isascii())):
+        if type(code) is not str or not (code in _FORMATS or (code[:1] in ("U", "S") and code[1:].isdecimal())):
             raise ValueError(f"a numpy dtype {code!r} is not read here"[:200])
         self.code, self.order = code, "<"
 

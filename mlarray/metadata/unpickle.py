@@ -361,10 +361,6 @@ def _fill(target: dict[object, object], items: list[object]) -> None:
         target[key] = value
 
 
-def _push(value: object) -> Callable[[_Machine], None]:
-    return lambda machine: machine.stack.append(value)
-
-
 def _unpack(machine: _Machine, layout: str, width: int) -> None:
     machine.stack.append(struct.unpack(layout, machine.take(width))[0])
 
@@ -387,10 +383,10 @@ def _pop(machine: _Machine) -> None:
 _OPERATIONS: Final[Mapping[int, Callable[[_Machine], None]]] = MappingProxyType(
     {
         # constants and containers
-        ord("N"): _push(None),
-        0x88: _push(True),
-        0x89: _push(False),
-        ord(")"): _push(()),
+        ord("N"): lambda m: m.stack.append(None),
+        0x88: lambda m: m.stack.append(True),  # noqa: FBT003
+        0x89: lambda m: m.stack.append(False),  # noqa: FBT003
+        ord(")"): lambda m: m.stack.append(()),
         ord("]"): lambda m: m.stack.append([]),
         ord("}"): lambda m: m.stack.append({}),
         # numbers

@@ -41,17 +41,19 @@ import numpy as np
 
 from mlarray.errors import MetadataError
 
-Json: TypeAlias = "None | bool | int | float | str | list[Json] | dict[str, Json]"
+Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 TAG: Final = "__mla__"
 MAX_DEPTH: Final = 64
 """Levels of nesting that are stored and read back; deeper values, and values that contain themselves, are refused."""
 
-_STORED_DTYPE: Final = re.compile(r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d*[a-zA-Z]+\])?|[SU]\d+)")
+_STORED_DTYPE: Final = re.compile(
+    r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d*[a-zA-Z]+\])?|[SU]\d+)"
+)
 
 
 def to_jsonable(value: object, *, path: str = "value") -> Json:
-    """Return `value` as plain JSON values, tagged where needed.
+    r"""Return `value` as plain JSON values, tagged where needed.
 
     Parameters
     ----------
@@ -72,7 +74,7 @@ def to_jsonable(value: object, *, path: str = "value") -> Json:
 
     Examples
     --------
-    >>> to_jsonable({"scl_slope": float("nan"), "descrip": b"caf\\xe9"})
+    >>> to_jsonable({"scl_slope": float("nan"), "descrip": b"caf\xe9"})
     {'scl_slope': {'__mla__': 'float', 'value': 'nan'}, 'descrip': {'__mla__': 'bytes', 'value': 'Y2Fm6Q=='}}
     >>> from_jsonable(to_jsonable((1, 2j)))
     (1, 2j)
