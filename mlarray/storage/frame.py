@@ -1,0 +1,108 @@
+"""Is this file safe to hand to blosc2? The header of a frame, read without blosc2.
+
+blosc2 opens many kinds of objects, some of which carry code or point to other files. An ``.mla`` file is one kind: a
+contiguous frame whose only fixed metalayer is ``b2nd`` (very old files: also ``med_blosc2``). Anything else is refused by
+the header alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgpack
+
+from mlarray.errors import FormatError
+
+MAGIC = b"b2frame\x00"
+HEADER_LIMIT_BYTES = 1 << 20
+_FIRST_READ_BYTES = 512
+_ALLOWED_METALAYERS = frozenset({b"b2nd", b"med_blosc2"})
+
+
+@dataclass(frozen=True, slots=True)
+class FrameHeader:
+    """What the header of a frame says.
+
+    Parameters
+    ----------
+    header_bytes, frame_bytes : int
+        Length of the header and of the whole frame.
+    data_bytes, compressed_bytes : int
+        Decoded and stored size of the chunks.
+    metalayers : dict
+        Raw content of each fixed metalayer by name.
+    """
+
+    header_bytes: int
+    frame_bytes: int
+    data_bytes: int
+    compressed_bytes: int
+    metalayers: dict[str, bytes]
+
+
+def read_header(path: Path) -> FrameHeader:
+    """Read and check the frame header of a file.
+
+    Parameters
+    ----------
+    path : Path
+        An ``.mla`` or ``.b2nd`` file.
+
+    Returns
+    -------
+    FrameHeader
+        With the fixed metalayers.
+
+    Raises
+    ------
+    FormatError
+        When the file is not a contiguous Blosc2 frame, is shorter than its header says, or holds a metalayer that an
+        array file has no use for.
+    """
+    with path.open("rb", buffering=0) as file:
+        head = file.read(_FIRST_READ_BYTES)
+        size = file.seek(0, 2)
+        if len(head) < 16 or head[2:10] != MAGIC:
+            raise FormatError(f"{path} is not an .mla file: it does not start with a Blosc2 frame.")
+        length = int.from_bytes(head[11:15], "big")
+        if not 16 < length <= min(size, HEADER_LIMIT_BYTES):
+            raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
+        if length > len(head):
+            file.seek(0)
+            head = file.read(length)
+    header = _parse(path, head[:length])
+    if header.frame_bytes > size:
+        raise _damaged(path, f"its frame has {header.frame_bytes} bytes, the file only {size}")
+    foreign = sorted(name for name in header.metalayers if name.encode() not in _ALLOWED_METALAYERS)
+    if foreign or "b2nd" not in header.metalayers:
+        kinds = ", ".join(repr(name) for name in foreign) or "none"
+        raise FormatError(
+            f"{path} is not an array file: its fixed metalayers are {kinds}, an array has only 'b2nd'.",
+            hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
+        )
+    return header
+
+
+def _parse(path: Path, head: bytes) -> FrameHeader:
+    try:
+        fields = msgpack.unpackb(head, raw=True, strict_map_key=False, max_ext_len=64, max_map_len=64)
+        index, contents = fields[13][1], fields[13][2]
+        metalayers = dict(zip((bytes(name).decode() for name in index), (bytes(c) for c in contents), strict=True))
+        return FrameHeader(int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5]), metalayers)
+    except (
+        ValueError,
+        TypeError,
+        IndexError,
+        KeyError,
+        AttributeError,
+        RecursionError,
+        msgpack.UnpackException,
+    ) as error:
+        raise _damaged(path, "its header cannot be parsed") from error
+
+
+def _damaged(path: Path, what: str) -> FormatError:
+    return FormatError(
+        f"{path} is damaged or was never finished: {what}.", hint="Make it again from its source, or restore a copy."
+    )

@@ -1,0 +1,194 @@
+"""Are the stored bytes the ones that were written, and did the writer finish?
+
+blosc2 does not check what it decompresses. A store of ours therefore carries a checksum (XXH3-64) of every stored chunk and
+of every record beside the array, in a record of its own. While a store is being written it says so in another record; a
+store whose writer died keeps saying it.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+import xxhash
+
+from mlarray.errors import FormatError, UnfinishedError
+from mlarray.region import Region
+from mlarray.storage.blosc import BloscStore
+
+STATE_RECORD = "mla_state"
+INTEGRITY_RECORD = "mla_integrity"
+METADATA_RECORD = "mlarray"
+ALGORITHM = "xxh3_64"
+_DIGEST_BYTES = 8
+
+
+class IntegrityState(Enum):
+    """What checking a store against its checksums showed."""
+
+    INTACT = "intact"
+    UNCHECKED = "no checksums"
+    CHANGED = "changed by another program"
+    DAMAGED = "damaged"
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityReport:
+    """Result of :func:`check`.
+
+    Parameters
+    ----------
+    state : IntegrityState
+        ``UNCHECKED`` and ``CHANGED`` stores were verified by decoding every chunk.
+    problems : tuple of str
+        What does not match, one sentence each.
+    bad_chunks : tuple of int
+        Chunks whose bytes do not match or cannot be decoded.
+    """
+
+    state: IntegrityState
+    problems: tuple[str, ...] = ()
+    bad_chunks: tuple[int, ...] = ()
+
+
+def mark_unfinished(store: BloscStore) -> None:
+    """Write into the store that this process is writing it."""
+    store.put_record(STATE_RECORD, {"state": "writing", "host": socket.gethostname(), "pid": os.getpid()})
+
+
+def refuse_unfinished(store: BloscStore) -> None:
+    """Raise when the store says that its writer did not finish, unless that writer is this process.
+
+    Raises
+    ------
+    UnfinishedError
+        Naming the writer.
+    """
+    state = store.record(STATE_RECORD)
+    if state is None:
+        return
+    writer = state if isinstance(state, Mapping) else {}
+    host, pid = writer.get("host"), writer.get("pid")
+    if (host, pid) == (socket.gethostname(), os.getpid()):
+        return
+    raise UnfinishedError(
+        f"{store.path} was not finished by its writer (process {pid!r} on {host!r}).",
+        hint="Wait if that process is alive; otherwise make the file again.",
+    )
+
+
+def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> None:
+    """Write the checksums and take the mark of :func:`mark_unfinished` away.
+
+    Parameters
+    ----------
+    store : BloscStore
+        Writable.
+    changed_chunks : iterable of int, optional
+        Chunks written since the checksums were made; default: all.
+    """
+    before = _read_integrity(store)
+    digests = bytearray(before["chunks"]) if before is not None else bytearray()
+    complete = len(digests) == store.chunk_count * _DIGEST_BYTES
+    if changed_chunks is None or not complete:
+        digests = bytearray(store.chunk_count * _DIGEST_BYTES)
+        changed_chunks = range(store.chunk_count)
+    for index in changed_chunks:
+        digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES] = _digest(store.chunk_bytes(index))
+    store.drop_record(STATE_RECORD)
+    store.put_record(
+        INTEGRITY_RECORD, {"algorithm": ALGORITHM, "chunks": bytes(digests), "records": _record_digests(store)}
+    )
+
+
+def content_checksum(store: BloscStore) -> str | None:
+    """Return one checksum over all stored chunks, or None where the store has no checksums."""
+    integrity = _read_integrity(store)
+    return None if integrity is None else f"xxh3:{xxhash.xxh3_128_hexdigest(integrity['chunks'])}"
+
+
+def check(store: BloscStore) -> IntegrityReport:
+    """Compare the stored bytes with the checksums; without checksums, decode every chunk.
+
+    Returns
+    -------
+    IntegrityReport
+        Never raises for damage: damage is the answer.
+    """
+    try:
+        integrity = _read_integrity(store)
+    except FormatError as error:
+        return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
+    if integrity is None or integrity["algorithm"] != ALGORITHM:
+        return _by_decoding(store, IntegrityState.UNCHECKED)
+    found, expected = _record_digests(store), integrity["records"]
+    different = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
+    if different == [METADATA_RECORD]:
+        # Only programs that know nothing of our records rewrite the metadata and leave them alone.
+        return _by_decoding(store, IntegrityState.CHANGED)
+    problems = [f"Record {name!r} does not match its checksum." for name in different]
+    chunks = integrity["chunks"]
+    if len(chunks) != store.chunk_count * _DIGEST_BYTES:
+        problems.append(f"There are checksums of {len(chunks) // _DIGEST_BYTES} chunks for {store.chunk_count} chunks.")
+        return IntegrityReport(IntegrityState.DAMAGED, tuple(problems), _undecodable(store))
+    bad = tuple(
+        index
+        for index in range(store.chunk_count)
+        if _digest_of_chunk(store, index) != chunks[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES]
+    )
+    if bad:
+        problems.append(f"{len(bad)} of {store.chunk_count} chunks do not match their checksums.")
+    return IntegrityReport(IntegrityState.DAMAGED if problems else IntegrityState.INTACT, tuple(problems), bad)
+
+
+def _by_decoding(store: BloscStore, state: IntegrityState) -> IntegrityReport:
+    bad = _undecodable(store)
+    if not bad:
+        return IntegrityReport(state)
+    return IntegrityReport(
+        IntegrityState.DAMAGED, (f"{len(bad)} of {store.chunk_count} chunks cannot be decoded.",), bad
+    )
+
+
+def _undecodable(store: BloscStore) -> tuple[int, ...]:
+    bad = []
+    for index in range(store.chunk_count):
+        start, stop = store.grid.chunk_region(index)
+        try:
+            store.read(Region(start, stop))
+        except (RuntimeError, ValueError):
+            bad.append(index)
+    return tuple(bad)
+
+
+def _digest_of_chunk(store: BloscStore, index: int) -> bytes | None:
+    try:
+        return _digest(store.chunk_bytes(index))
+    except (RuntimeError, ValueError):
+        return None
+
+
+def _digest(data: bytes) -> bytes:
+    return xxhash.xxh3_64_digest(data)
+
+
+def _record_digests(store: BloscStore) -> dict[str, bytes]:
+    return {
+        name: _digest(store.record_bytes(name) or b"")
+        for name in sorted(store.record_names())
+        if name not in (INTEGRITY_RECORD, STATE_RECORD)
+    }
+
+
+def _read_integrity(store: BloscStore) -> dict[str, Any] | None:
+    record = store.record(INTEGRITY_RECORD)
+    if record is None:
+        return None
+    shape = {"algorithm": str, "chunks": bytes, "records": dict}
+    if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in shape.items()):
+        raise FormatError(f"The checksums of {store.path or 'the array'} cannot be read.")
+    return record

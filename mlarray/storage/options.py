@@ -1,0 +1,86 @@
+"""The one list of storage arguments: how an array is laid out and compressed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, Literal, TypeAlias, TypedDict, cast
+
+from mlarray.errors import UsageError
+from mlarray.layout import BLOCK_LIMIT_BYTES, CHUNK_LIMIT_BYTES, CHUNK_PATCH_FACTOR, Layout, resolve_layout
+from mlarray.spec import ArraySpec
+
+PatchSize: TypeAlias = "int | Sequence[int] | Literal['default'] | None"
+SizeLike: TypeAlias = "int | Sequence[int] | None"
+Params: TypeAlias = "Mapping[str, Any] | Any | None"
+
+COMPRESSION_THREADS = 4
+DECOMPRESSION_THREADS = 1
+COMPRESSION_LEVEL = 5
+
+
+class StorageKwargs(TypedDict, total=False):
+    """Keyword form of :class:`StorageOptions`."""
+
+    patch_size: PatchSize
+    chunk_size: SizeLike
+    block_size: SizeLike
+    cparams: Params
+    dparams: Params
+    block_limit_bytes: int
+    chunk_limit_bytes: int
+    chunk_patch_factor: float
+
+
+@dataclass(frozen=True, slots=True)
+class StorageOptions:
+    """How an array is to be stored.
+
+    Parameters
+    ----------
+    patch_size : int, sequence of int, "default" or None
+        The patch that will be read, per spatial axis; the layout follows from it. ``"default"`` is 192 per axis, None lets
+        blosc2 choose.
+    chunk_size, block_size : int or sequence of int, optional
+        Explicit extents per array axis; both or none, and not together with a patch size.
+    cparams : mapping or blosc2.CParams, optional
+        Replaces all of LZ4HC level 5, 4 threads and the choice of the filter.
+    dparams : mapping or blosc2.DParams, optional
+        Replaces 1 thread.
+    block_limit_bytes, chunk_limit_bytes : int
+        Largest block and chunk, 128 KiB and 6 MiB.
+    chunk_patch_factor : float
+        Largest chunk extent in units of the patch extent, 1.5.
+    """
+
+    patch_size: PatchSize = "default"
+    chunk_size: SizeLike = None
+    block_size: SizeLike = None
+    cparams: Params = None
+    dparams: Params = None
+    block_limit_bytes: int = BLOCK_LIMIT_BYTES
+    chunk_limit_bytes: int = CHUNK_LIMIT_BYTES
+    chunk_patch_factor: float = CHUNK_PATCH_FACTOR
+
+    @classmethod
+    def from_mapping(cls, arguments: Mapping[str, Any]) -> StorageOptions:
+        """Build options from keyword arguments, refusing names that are none."""
+        known = {field.name for field in fields(cls)}
+        unknown = sorted(set(arguments) - known)
+        if unknown:
+            raise UsageError(f"Unknown storage arguments {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
+        return cls(**cast("StorageKwargs", dict(arguments)))
+
+    def layout(self, spec: ArraySpec) -> Layout:
+        """Return the chunks and blocks for an array, with the reason."""
+        return resolve_layout(
+            spec.shape,
+            spec.dtype.itemsize,
+            spatial=spec.spatial,
+            patch_size=self.patch_size,
+            chunk_size=self.chunk_size,
+            block_size=self.block_size,
+            block_limit_bytes=self.block_limit_bytes,
+            chunk_limit_bytes=self.chunk_limit_bytes,
+            chunk_patch_factor=self.chunk_patch_factor,
+        )
