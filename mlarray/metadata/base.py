@@ -32,8 +32,8 @@ class _ReadOnlyList(list[Any]):
     """A list that compares, copies and pickles as a plain list and refuses changes."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_write  # type: ignore[assignment]
-    append = clear = extend = insert = pop = remove = reverse = sort = _refuse_write  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __iadd__ = __imul__ = _refuse_write
+    append = clear = extend = insert = pop = remove = reverse = sort = _refuse_write
 
     def __reduce_ex__(self, _: object) -> tuple[type[list[Any]], tuple[list[Any]]]:
         return list, ([*self],)
@@ -43,8 +43,8 @@ class _ReadOnlyDict(dict[Any, Any]):
     """A dict that compares, copies and pickles as a plain dict and refuses changes."""
 
     __slots__ = ()
-    __setitem__ = __delitem__ = __ior__ = _refuse_write  # type: ignore[assignment]
-    clear = pop = popitem = setdefault = update = _refuse_write  # type: ignore[assignment]
+    __setitem__ = __delitem__ = __ior__ = _refuse_write
+    clear = pop = popitem = setdefault = update = _refuse_write
 
     def __reduce_ex__(self, _: object) -> tuple[type[dict[Any, Any]], tuple[dict[Any, Any]]]:
         return dict, ({**self},)
@@ -224,7 +224,7 @@ class BaseMeta:
 
     def __eq__(self, other: object) -> bool:
         if type(other) is type(self):
-            return bool(self._values() == other._values())  # type: ignore[attr-defined]
+            return bool(self._values() == other._values())
         if isinstance(other, Mapping):
             return bool(self.to_plain() == other)
         return NotImplemented
@@ -244,8 +244,8 @@ class SingleKeyBaseMeta(BaseMeta):
 
     @classmethod
     def from_mapping(cls, d: Any) -> Self:
-        """Return an object made from ``{field: value}`` or from the value alone; None gives the default."""
-        if d is None:
+        """Return an object made from ``{field: value}`` or from the value alone; None and ``{}`` give the default."""
+        if d is None or (isinstance(d, Mapping) and not d):
             return cls()
         if isinstance(d, Mapping) and not isinstance(d, cls) and d.keys() == {cls._key_name()}:
             return cls(**d)
@@ -272,7 +272,7 @@ class SingleKeyBaseMeta(BaseMeta):
 
     def __eq__(self, other: object) -> bool:
         if isinstance(other, BaseMeta):
-            return type(other) is type(self) and bool(self.value == other.value)  # type: ignore[attr-defined]
+            return type(other) is type(self) and bool(self.value == other.value)
         return bool(self.value == other)
 
     def __bool__(self) -> bool:

@@ -15,16 +15,18 @@ import pickle
 from collections.abc import Mapping
 from typing import Any, Final
 
-from mlarray.errors import FormatError
+from mlarray.errors import FormatError, MetadataError
 from mlarray.metadata.model import Meta
 from mlarray.metadata.standins import METADATA_TABLE
-from mlarray.metadata.unpickle import Limits, gunzip_limited, plain_tree, restricted_loads
+from mlarray.metadata.unpickle import MAX_OPERATIONS, Limits, gunzip_limited, plain_tree, restricted_loads
 from mlarray.metadata.validation import validated_mapping
 from mlarray.metadata.values import from_jsonable, to_jsonable
 
 PICKLE_PROTOCOL: Final = 4
 VERSION_MARK: Final = "v0"
 """What every release has written as ``_mlarray_version``; it says nothing, and a reader may look for it."""
+_SURELY_READABLE: Final = MAX_OPERATIONS
+"""Bytes of pickle up to which no limit of reading can be met: an operation has at least one byte."""
 FREE_NAMESPACES: Final = ("source", "extra")
 
 
@@ -38,18 +40,11 @@ def stored_mapping(meta: Meta) -> dict[str, Any]:
     """
     mapping: dict[str, Any] = validated_mapping(meta)
     for namespace in FREE_NAMESPACES:
-        data = mapping[namespace]["data"]
-        # Item by item: the outermost dict stays a dict for 0.0.54, whatever its keys are.
-        mapping[namespace] = {"data": _stored_free(data)}
+        mapping[namespace] = {"data": to_jsonable(mapping[namespace]["data"])}
     if mapping["spatial"]["coord_system"] is None:
         del mapping["spatial"]["coord_system"]  # releases before 0.0.54 refuse the key
     mapping["_mlarray_version"] = mapping["_mlarray_version"]["mlarray_version"] or VERSION_MARK
     return mapping
-
-
-def _stored_free(data: Mapping[Any, Any]) -> dict[str, Any]:
-    stored = to_jsonable(data)
-    return stored if isinstance(stored, dict) else {}
 
 
 def encode(meta: Meta) -> bytes:
@@ -68,7 +63,7 @@ def encode(meta: Meta) -> bytes:
     Raises
     ------
     MetadataError
-        Everything that is wrong with `meta`.
+        Everything that is wrong with `meta`; or it is larger than a reader accepts.
 
     Examples
     --------
@@ -76,6 +71,11 @@ def encode(meta: Meta) -> bytes:
     {'data': {'Modality': 'CT', 'slope': inf}}
     """
     pickled = pickle.dumps(_canonical(stored_mapping(meta), {}), protocol=PICKLE_PROTOCOL)
+    if len(pickled) > _SURELY_READABLE:
+        try:
+            restricted_loads(pickled, table={})
+        except FormatError as error:
+            raise MetadataError([f"the metadata is too large to be read again: {error}"]) from error
     return gzip.compress(pickled, mtime=0)
 
 

@@ -98,9 +98,9 @@ def _dtype(code: object, align: object = False, copy: object = True) -> _DType: 
 def _number(value: object, kind: type[float] | type[int]) -> _Number:
     if isinstance(value, _Number):
         value = value.value
-    if type(value) not in (int, float, str) or (type(value) is str and len(value) > MAX_INT_BYTES):
+    if not isinstance(value, (int, float, str)) or (isinstance(value, str) and len(value) > MAX_INT_BYTES):
         raise ValueError("a number is made of something else")
-    return _Number(kind(value))  # type: ignore[arg-type]
+    return _Number(kind(value))
 
 
 def _decimal_string(value: object, *_: object) -> _Number:

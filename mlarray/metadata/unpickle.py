@@ -29,10 +29,10 @@ Table: TypeAlias = Mapping[tuple[str, str], Callable[..., object]]
 
 MAX_BYTES: Final = 64 * 2**20
 """Bytes of pickle after decompression, and bytes of text in the result; a full DICOM header dump is below 1 MiB."""
-MAX_OPERATIONS: Final = 2_000_000
-"""Opcodes executed, and values in the result; 100 000 3D bounding boxes need 1.1 million."""
-MAX_DEPTH: Final = 64
-"""Levels of nesting in the result."""
+MAX_OPERATIONS: Final = 4_000_000
+"""Opcodes executed, and values in the result; 100 000 3D bounding boxes need 2.2 million."""
+MAX_DEPTH: Final = 128
+"""Levels of nesting in the result; what ``values.py`` writes, at most 32 levels of 3 each, is within."""
 MAX_INT_BYTES: Final = 1024
 """Bytes of one integer; Python prints integers up to about 1785 bytes, beyond that ``str`` refuses."""
 MAX_LINE: Final = 4096
@@ -384,8 +384,8 @@ _OPERATIONS: Final[Mapping[int, Callable[[_Machine], None]]] = MappingProxyType(
     {
         # constants and containers
         ord("N"): lambda m: m.stack.append(None),
-        0x88: lambda m: m.stack.append(True),  # noqa: FBT003
-        0x89: lambda m: m.stack.append(False),  # noqa: FBT003
+        0x88: lambda m: m.stack.append(True),
+        0x89: lambda m: m.stack.append(False),
         ord(")"): lambda m: m.stack.append(()),
         ord("]"): lambda m: m.stack.append([]),
         ord("}"): lambda m: m.stack.append({}),

@@ -44,8 +44,13 @@ from mlarray.errors import MetadataError
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
 TAG: Final = "__mla__"
-MAX_DEPTH: Final = 64
+MAX_DEPTH: Final = 32
 """Levels of nesting that are stored and read back; deeper values, and values that contain themselves, are refused."""
+
+MAX_INT_KEY: Final = 2**61 - 1
+"""Integers from here on may share their hash at will: thousands of them make a dict or set quadratically slow."""
+MAX_UNUSUAL_KEYS: Final = 1000
+"""Keys of one dict, or members of one set, when any of them is a tuple, a frozenset or an integer beyond the above."""
 
 _STORED_DTYPE: Final = re.compile(
     r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d*[a-zA-Z]+\])?|[SU]\d+)"
@@ -175,6 +180,9 @@ def _encode_mapping(value: Mapping[object, object], path: str, problems: list[st
             str.__str__(cast(str, key)): _encode(item, f"{path}[{key!r}]", problems, depth - 1)
             for key, item in value.items()
         }
+    if not _hashes_well(list(value)):
+        problems.append(f"{path} has more than {MAX_UNUSUAL_KEYS} keys of unusual types")
+        return None
     pairs: list[Json] = []
     for key, item in value.items():
         stored_key = _encode(key, f"key {key!r} of {path}", problems, depth - 1)
@@ -201,6 +209,9 @@ def _encode_other(value: object, path: str, problems: list[str], depth: int) -> 
     if isinstance(value, tuple):
         return _tagged("tuple", _encode_items(value, path, problems, depth))
     if isinstance(value, (set, frozenset)):
+        if not _hashes_well(list(value)):
+            problems.append(f"{path} has more than {MAX_UNUSUAL_KEYS} members of unusual types")
+            return None
         items = sorted(_encode_items(list(value), path, problems, depth), key=json.dumps)
         return _tagged("frozenset" if isinstance(value, frozenset) else "set", items)
     if isinstance(value, datetime.datetime):
@@ -213,6 +224,19 @@ def _encode_other(value: object, path: str, problems: list[str], depth: int) -> 
         return _tagged("timedelta", [value.days, value.seconds, value.microseconds])
     problems.append(f"{path} is a {type(value).__name__}, which cannot be stored as metadata")
     return None
+
+
+def _hashes_well(keys: list[object]) -> bool:
+    usual = (str, bytes, float, bool, type(None), datetime.date, datetime.time, datetime.timedelta)
+    return len(keys) <= MAX_UNUSUAL_KEYS or all(
+        isinstance(key, usual) or (isinstance(key, int) and abs(key) < MAX_INT_KEY) for key in keys
+    )
+
+
+def _hashable(keys: list[object]) -> list[object]:
+    if not _hashes_well(keys):
+        raise ValueError("too many keys of unusual types")
+    return keys
 
 
 def _need(value: object, kind: type) -> object:
@@ -248,11 +272,9 @@ def _decode_timedelta(value: object) -> datetime.timedelta:
 
 
 def _decode_dict(value: object) -> dict[object, object]:
-    result: dict[object, object] = {}
-    for pair in cast("list[object]", _need(value, list)):
-        key, item = cast("list[object]", _need(pair, list))
-        result[from_jsonable(key)] = from_jsonable(item)
-    return result
+    pairs = [cast("list[object]", _need(pair, list)) for pair in cast("list[object]", _need(value, list))]
+    keys = _hashable([from_jsonable(key) for key, _ in pairs])
+    return dict(zip(keys, (from_jsonable(item) for _, item in pairs), strict=True))
 
 
 def _decode_array(value: object) -> np.ndarray:
@@ -273,8 +295,8 @@ _DECODERS: Final[Mapping[str, Callable[[object], object]]] = {
     "bytes": _decode_bytes,
     "complex": _decode_complex,
     "tuple": lambda value: tuple(_decode_list(value)),
-    "set": lambda value: set(_decode_list(value)),
-    "frozenset": lambda value: frozenset(_decode_list(value)),
+    "set": lambda value: set(_hashable(_decode_list(value))),
+    "frozenset": lambda value: frozenset(_hashable(_decode_list(value))),
     "date": lambda value: datetime.date.fromisoformat(cast(str, _need(value, str))),
     "datetime": lambda value: datetime.datetime.fromisoformat(cast(str, _need(value, str))),
     "time": lambda value: datetime.time.fromisoformat(cast(str, _need(value, str))),
