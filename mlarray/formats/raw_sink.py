@@ -90,6 +90,8 @@ class RawSink:
         if self._file.closed:
             return
         if self._stream is not None:
+            if self._next != self.layout.nbytes:
+                raise UsageError(f"A compressed stream needs all {self.layout.nbytes} voxel bytes, got {self._next}.")
             self._stream.close()
         elif self._file.seek(0, 2) < self._start + self.layout.nbytes:
             self._file.truncate(self._start + self.layout.nbytes)
@@ -102,8 +104,12 @@ class RawSink:
 
     def abort(self) -> None:
         """Remove what was written."""
-        self._file.close()
-        self._pending.abort()
+        try:
+            if self._stream is not None and not self._file.closed:
+                self._stream.close()  # a compressor may own threads that write to the file
+        finally:
+            self._file.close()
+            self._pending.abort()
 
 
 def _runs(box: Region, shape: tuple[int, ...], itemsize: int, data: NDArray) -> Any:
