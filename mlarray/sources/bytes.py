@@ -13,7 +13,7 @@ import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO, Protocol
+from typing import Any, BinaryIO, Protocol, cast
 
 from mlarray.errors import FormatError
 
@@ -207,7 +207,7 @@ class StreamBytes:
 def _decode_errors() -> tuple[type[Exception], ...]:
     from isal import isal_zlib  # its error is no zlib.error
 
-    return (OSError, EOFError, ValueError, zlib.error, isal_zlib.error)
+    return (OSError, EOFError, ValueError, zlib.error, cast("type[Exception]", isal_zlib.error))
 
 
 def open_gzip(path: Path) -> Any:
