@@ -152,7 +152,7 @@ class StreamBytes:
                 self._fill(buffer)
                 if offset + len(buffer) == self._length:
                     self._check_end()
-            except _decode_errors() as error:
+            except decode_errors() as error:
                 found = self._position
                 self._drop()
                 if isinstance(error, FormatError) or (isinstance(error, OSError) and error.errno is not None):
@@ -204,7 +204,8 @@ class StreamBytes:
             self._stream = None
 
 
-def _decode_errors() -> tuple[type[Exception], ...]:
+def decode_errors() -> tuple[type[Exception], ...]:
+    """Return what decoders raise over a damaged stream; an OSError with an ``errno`` is not damage."""
     from isal import isal_zlib  # its error is no zlib.error
 
     return (OSError, EOFError, ValueError, zlib.error, cast("type[Exception]", isal_zlib.error))
