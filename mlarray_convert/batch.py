@@ -1,0 +1,286 @@
+"""How is a whole data set converted? Found, checked as a whole, shared among workers, reported.
+
+What can be known to fail is refused before any work starts: outputs that collide, a folder that cannot be written. After
+that a case that fails is one failed case.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeAlias
+
+from mlarray.errors import UsageError
+from mlarray.layout import PatchSize
+from mlarray_convert.discovery import Case, Discovery, discover
+from mlarray_convert.leftovers import remove_leftovers
+from mlarray_convert.machine import Machine, Share, share_out, this_machine
+from mlarray_convert.pool import Advanced, Done, Lost, Pool, Started, Work
+from mlarray_convert.report import Report
+from mlarray_convert.request import IfExists, Request, make_request
+from mlarray_convert.run import Job, Outcome, Status, died, run_case
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """The run begins.
+
+    Parameters
+    ----------
+    discovery : Discovery
+        What was found.
+    share : Share
+        Workers, threads and memory.
+    sizes : tuple of int
+        Bytes of each case's source file.
+    removed : tuple of Path
+        Unfinished files of dead writers that were removed.
+    """
+
+    discovery: Discovery
+    share: Share
+    sizes: tuple[int, ...]
+    removed: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Began:
+    """A case was given to the worker process ``pid``."""
+
+    index: int
+    case: Case
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """A case reports the share of its work that is done, from 0 to 1."""
+
+    index: int
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """A case is decided."""
+
+    index: int
+    outcome: Outcome
+
+
+Event: TypeAlias = Found | Began | Moved | Ended
+
+
+def convert(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    *,
+    to: str | None = None,
+    patch_size: PatchSize | str | None = None,
+    storage: Mapping[str, object] | None = None,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    if_exists: str = "skip",
+    verify: str = "quick",
+    labels: str = "auto",
+    dry_run: bool = False,
+    fail_fast: bool = False,
+    on_event: Callable[[Event], None] | None = None,
+) -> Report:
+    """Convert files and folders.
+
+    Cases run in worker processes: a script calls this below ``if __name__ == "__main__":``.
+
+    Parameters
+    ----------
+    inputs : path or sequence of paths
+        Files and folders; below a folder, every file of a known format.
+    output : path, optional
+        A folder, or for one input file also a file. Default: beside the input; for a folder ``data`` the folder
+        ``data_mla``.
+    to : str, optional
+        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``. Default: by the suffix of ``output``,
+        else ``"mla"``.
+    patch_size : int, sequence of int or str, optional
+        The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
+    storage : mapping, optional
+        Further storage arguments of ``MLArray``.
+    workers : int, optional
+        Processes. Default: by processors and memory.
+    memory : int or str, optional
+        Limit of each worker, in bytes or like ``"8GB"``. Default: 80 % of what is available, divided by the workers.
+    if_exists : {"skip", "overwrite", "error"}
+        ``skip`` keeps outputs that are up to date and makes stale ones again.
+    verify : {"none", "quick", "full"}
+        How an output is checked before it gets its name.
+    labels : str
+        ``"auto"``, ``"none"`` or a glob pattern: which files are segmentations.
+    dry_run : bool
+        Read headers and plan; write nothing.
+    fail_fast : bool
+        Start no further case after a failure.
+    on_event : callable, optional
+        Called with what happens, in this process.
+
+    Returns
+    -------
+    Report
+        With one outcome per case. A case that failed does not raise.
+
+    Raises
+    ------
+    UsageError
+        When the request cannot be carried out as a whole.
+    KeyboardInterrupt
+        On Ctrl-C or SIGTERM, after every worker has stopped and its partial files are gone.
+    """
+    request = make_request(
+        inputs,
+        output,
+        to=to,
+        patch_size=patch_size,
+        storage=storage,
+        workers=workers,
+        memory=memory,
+        if_exists=if_exists,
+        verify=verify,
+        labels=labels,
+        dry_run=dry_run,
+        fail_fast=fail_fast,
+    )
+    return run_request(request, on_event=on_event)
+
+
+def run_request(
+    request: Request,
+    *,
+    on_event: Callable[[Event], None] | None = None,
+    work: Work[Job, Outcome] = run_case,
+    machine: Machine | None = None,
+) -> Report:
+    """Carry out a request; see :func:`convert`.
+
+    Parameters
+    ----------
+    request : Request
+        What to do.
+    on_event : callable, optional
+        Called with what happens.
+    work : callable, optional
+        What a worker does with a case.
+    machine : Machine, optional
+        What may be used. Default: found out.
+    """
+    tell = on_event if on_event is not None else _ignore
+    began = time.perf_counter()
+    discovery = discover(request)
+    cases = discovery.cases
+    if request.if_exists is IfExists.ERROR:
+        _refuse_existing(cases)
+    _refuse_unwritable(cases, dry_run=request.dry_run)
+    available = machine if machine is not None else this_machine()
+    share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
+    folders = {case.output.parent for case in cases}
+    removed = () if request.dry_run else remove_leftovers(folders)
+    tell(Found(discovery, share, tuple(_size(case.source) for case in cases), removed))
+    outcomes: dict[int, Outcome] = {}
+    pool: Pool[Job, Outcome] = Pool(work, workers=share.workers, threads=share.threads)
+    jobs = [Job(case, request, share.memory_bytes, share.threads) for case in cases]
+    with _sigterm_as_interrupt():
+        try:
+            with contextlib.closing(pool.run(jobs)) as happenings:  # type: ignore[type-var]
+                for event in _translated(happenings, cases):
+                    if isinstance(event, Ended):
+                        outcomes[event.index] = event.outcome
+                    tell(event)
+                    if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
+                        break
+        finally:
+            if not request.dry_run:
+                remove_leftovers(folders, dead=pool.pids)
+    not_started = tuple(case.name for index, case in enumerate(cases) if index not in outcomes)
+    ordered = tuple(outcomes[index] for index in sorted(outcomes))
+    return Report(ordered, time.perf_counter() - began, request.dry_run, not_started)
+
+
+def _translated(happenings: Iterable[object], cases: Sequence[Case]) -> Iterator[Began | Moved | Ended]:
+    for event in happenings:
+        if isinstance(event, Started):
+            yield Began(event.index, cases[event.index], event.pid)
+        elif isinstance(event, Advanced):
+            yield Moved(event.index, event.share)
+        elif isinstance(event, Done):
+            yield Ended(event.index, event.result)
+        elif isinstance(event, Lost):
+            yield Ended(event.index, died(cases[event.index], event.exit_code))
+
+
+def _refuse_existing(cases: Iterable[Case]) -> None:
+    present = [str(case.output) for case in cases if case.output.exists()]
+    if present:
+        raise UsageError(
+            f"{len(present)} outputs exist: {', '.join(present)}.",
+            hint="Use --if-exists skip or overwrite, or another output folder.",
+        )
+
+
+def _refuse_unwritable(cases: Iterable[Case], *, dry_run: bool) -> None:
+    """Refuse output folders that cannot be written, before hours of work end in an error."""
+    nearest = {_nearest_existing(case.output.parent) for case in cases}
+    for folder in sorted(nearest):
+        if not folder.is_dir():
+            raise UsageError(
+                f"{folder} is a file, so no output folder can be made there.", hint="Choose another with -o."
+            )
+        try:
+            if not os.access(folder, os.W_OK | os.X_OK):
+                raise PermissionError(f"no permission to write into {folder}")
+            if not dry_run:
+                with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part"):
+                    pass
+        except OSError as error:
+            raise UsageError(
+                f"The output folder {folder} cannot be written: {error.strerror or error}.",
+                hint="Choose another with -o.",
+            ) from error
+
+
+def _nearest_existing(folder: Path) -> Path:
+    while not folder.exists() and folder != folder.parent:
+        folder = folder.parent
+    return folder
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+@contextlib.contextmanager
+def _sigterm_as_interrupt() -> Iterator[None]:
+    """Let SIGTERM stop a run as Ctrl-C does; other threads than the main one have no say in signals."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, _interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _interrupt(number: int, frame: object) -> None:
+    raise KeyboardInterrupt
+
+
+def _ignore(event: Event) -> None:
+    """Take an event and do nothing."""

@@ -1,0 +1,276 @@
+"""Which files are cases, what are they called, and where does each go?
+
+Only names are looked at: no file is opened. A folder is walked for files with a known suffix; what an operating system or
+an archive program leaves behind is ignored, and so is what belongs to another file (the ``.img`` of a ``.hdr``). The tree
+below an input folder is kept in the output, so that two cases of the same name stay two.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from fnmatch import fnmatch
+from pathlib import Path, PurePosixPath
+
+from mlarray.errors import UsageError
+from mlarray.formats.registry import format_of_name, split_suffix
+from mlarray.storage.publish import is_part
+from mlarray_convert.request import Request
+
+_JUNK_NAMES = {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information"}
+_LABEL_FOLDER = re.compile(r"labels?(tr|ts|val)?", re.IGNORECASE)
+_LABEL_STEM = re.compile(r"(.*[-_. ])?(seg|dseg|segmentation|labels?|labelmap|mask)", re.IGNORECASE)
+_IMAGE_FOLDER = re.compile(r"images(tr|ts|val)?", re.IGNORECASE)
+_CHANNEL = re.compile(r"(.+)_\d{4}")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One file to convert.
+
+    Parameters
+    ----------
+    name : str
+        Its path below the input, with ``/`` and without suffix: unique within a run, used in reports.
+    source, output : Path
+        The file and what will be written.
+    is_label : bool
+        Whether it is a segmentation: whole numbers, stored in the smallest integer type that holds them.
+    images : tuple of Path
+        The images whose grid it should share: those of a segmentation, or the first channel of a further one.
+    every_image : bool
+        Whether it must lie on all of them (channels of one case), or on any (images of one patient).
+    """
+
+    name: str
+    source: Path
+    output: Path
+    is_label: bool = False
+    images: tuple[Path, ...] = ()
+    every_image: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Discovery:
+    """What was found.
+
+    Parameters
+    ----------
+    cases : tuple of Case
+        In the order of their names.
+    junk : int
+        Hidden files, leftovers of operating systems, unfinished outputs.
+    others : int
+        Files that are no images, or already have the target format.
+    remarks : tuple of str
+        What a user should know: folder loops.
+    """
+
+    cases: tuple[Case, ...]
+    junk: int = 0
+    others: int = 0
+    remarks: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Count:
+    junk: int = 0
+    others: int = 0
+    remarks: list[str] = field(default_factory=list)
+
+
+def discover(request: Request) -> Discovery:
+    """Find the cases of a request.
+
+    Raises
+    ------
+    UsageError
+        When an input does not exist, an output is also an input, or two cases would be written to one file; every such
+        pair is listed.
+    """
+    missing = [str(path) for path in request.inputs if not path.exists() and not path.is_symlink()]
+    if missing:
+        raise UsageError(f"There is no such file or folder: {', '.join(missing)}.")
+    count = _Count()
+    found: list[Case] = []
+    for place in request.inputs:
+        found += _cases_of_folder(place, request, count) if place.is_dir() else [_case_of_file(place, request)]
+    cases = sorted(dict.fromkeys(found), key=lambda case: (case.name, str(case.source)))
+    _refuse_same_place(cases)
+    _refuse_collisions(cases)
+    return Discovery(tuple(_with_images(_uniquely_named(cases))), count.junk, count.others, tuple(count.remarks))
+
+
+def _case_of_file(source: Path, request: Request) -> Case:
+    stem = split_suffix(source.name)[0]
+    if request.output is None:
+        output = source.with_name(stem + request.suffix)
+    elif request.output_is_file:
+        output = request.output
+    else:
+        output = request.output / (stem + request.suffix)
+    folder = source.absolute().parent.name
+    return Case(stem, source, output, _is_label(PurePosixPath(folder, source.name), request.labels))
+
+
+def _cases_of_folder(folder: Path, request: Request, count: _Count) -> Iterator[Case]:
+    name = folder.name or folder.resolve().name
+    if request.output is not None:
+        several = len(request.inputs) > 1
+        root = request.output / name if several else request.output
+        if _same(root, folder) or _same(request.output, folder):
+            raise UsageError(f"The output folder {request.output} is the input folder.", hint="Choose another with -o.")
+    elif not name:
+        raise UsageError(f"{folder} has no name to derive an output folder from.", hint="Choose one with -o.")
+    else:
+        several = len(request.inputs) > 1
+        root = (
+            folder.resolve().with_name(f"{name}_{request.target.name}")
+            if folder.name in ("", "..")
+            else (folder.with_name(f"{name}_{request.target.name}"))
+        )
+    for source, relative in _walk(folder, request, root, count):
+        stem = split_suffix(source.name)[0]
+        inner = relative.with_name(stem)
+        yield Case(
+            str(PurePosixPath(name, inner) if several else inner),
+            source,
+            root / relative.with_name(stem + request.suffix),
+            _is_label(PurePosixPath(name, relative), request.labels),
+        )
+
+
+def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator[tuple[Path, PurePosixPath]]:
+    """Yield every input below ``folder`` with its relative path."""
+    outputs = {_identity(place) for place in (root, request.output) if place is not None and place.exists()}
+    pending: list[tuple[Path, PurePosixPath, frozenset[object]]] = [
+        (folder, PurePosixPath(), frozenset([_identity(folder)]))
+    ]
+    while pending:
+        place, relative, above = pending.pop()
+        entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+        names = {entry.name.lower() for entry in entries}
+        for entry in entries:
+            inner = relative / entry.name
+            row = format_of_name(entry)
+            if _is_junk(entry.name):
+                count.junk += 1
+            elif entry.is_dir() and not (row is not None and row.folders):
+                identity = _identity(entry)
+                if identity in above:
+                    count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
+                elif identity not in outputs:
+                    pending.append((entry, inner, above | {identity}))
+            elif row is None or row.name == request.target.name or _belongs_to_header(entry.name, names):
+                count.others += 1
+            else:
+                yield entry, inner
+
+
+def _is_junk(name: str) -> bool:
+    return name.startswith(".") or name.lower() in _JUNK_NAMES or is_part(name)
+
+
+def _belongs_to_header(name: str, names: Iterable[str]) -> bool:
+    """Tell whether a file is the voxel half of an Analyze or NIfTI pair."""
+    stem, suffix = split_suffix(name.lower())
+    return suffix in (".img", ".img.gz") and (f"{stem}.hdr" in names or f"{stem}.hdr.gz" in names)
+
+
+def _is_label(relative: PurePosixPath, pattern: str) -> bool:
+    if pattern == "none":
+        return False
+    if pattern != "auto":
+        return (
+            fnmatch(relative.name, pattern)
+            or fnmatch(str(relative), pattern)
+            or fnmatch(str(PurePosixPath(*relative.parts[1:])), pattern)
+        )
+    stem = split_suffix(relative.name)[0]
+    in_folder = any(_LABEL_FOLDER.fullmatch(part) for part in relative.parts[:-1])
+    return in_folder or _LABEL_STEM.fullmatch(stem) is not None
+
+
+def _with_images(cases: list[Case]) -> Iterator[Case]:
+    """Yield the cases with the images that each should lie on the grid of."""
+    images: dict[tuple[Path, str], list[Path]] = {}
+    beside: dict[Path, list[Path]] = {}
+    for case in cases:
+        if not case.is_label:
+            images.setdefault((case.source.parent, _without_channel(_stem(case))), []).append(case.source)
+            beside.setdefault(case.source.parent, []).append(case.source)
+    for case in cases:
+        folder, stem = case.source.parent, _stem(case)
+        if not case.is_label:
+            first = images[folder, _without_channel(stem)][0]
+            is_channel = _IMAGE_FOLDER.fullmatch(folder.name) is not None and _CHANNEL.fullmatch(stem) is not None
+            yield replace(case, images=(first,), every_image=True) if is_channel and first != case.source else case
+            continue
+        match = _LABEL_FOLDER.fullmatch(folder.name)
+        if match is not None:
+            key = (folder.with_name(f"images{match.group(1) or ''}"), stem)
+            yield replace(case, images=tuple(images.get(key, ())), every_image=True)
+            continue
+        named = _LABEL_STEM.fullmatch(stem)
+        prefix = (named.group(1) or "")[:-1] if named is not None else stem
+        if prefix:
+            yield replace(case, images=tuple(images.get((folder, prefix), ())), every_image=True)
+        else:
+            yield replace(case, images=tuple(beside.get(folder, ())), every_image=False)
+
+
+def _stem(case: Case) -> str:
+    return _stem_of(case.source)
+
+
+def _stem_of(path: Path) -> str:
+    return split_suffix(path.name)[0]
+
+
+def _without_channel(stem: str) -> str:
+    match = _CHANNEL.fullmatch(stem)
+    return match.group(1) if match is not None else stem
+
+
+def _uniquely_named(cases: list[Case]) -> list[Case]:
+    counts: dict[str, int] = {}
+    for case in cases:
+        counts[case.name] = counts.get(case.name, 0) + 1
+    return [case if counts[case.name] == 1 else replace(case, name=str(case.source)) for case in cases]
+
+
+def _refuse_same_place(cases: list[Case]) -> None:
+    inputs = {_identity(case.source) for case in cases if case.source.exists()}
+    over = [case for case in cases if case.output.exists() and _identity(case.output) in inputs]
+    if over:
+        listed = "; ".join(f"{case.source} -> {case.output}" for case in over)
+        raise UsageError(f"An output would replace an input: {listed}.", hint="Choose another place with -o.")
+
+
+def _refuse_collisions(cases: list[Case]) -> None:
+    """Refuse two cases for one file, also where only a file system that ignores case would take them for one."""
+    sources: dict[str, list[Case]] = {}
+    for case in cases:
+        key = unicodedata.normalize("NFC", os.path.normpath(case.output)).casefold()
+        sources.setdefault(key, []).append(case)
+    groups = [group for group in sources.values() if len(group) > 1]
+    if groups:
+        listed = "; ".join(
+            f"{' and '.join(str(case.source) for case in group)} -> {group[0].output}" for group in groups
+        )
+        raise UsageError(
+            f"Several inputs would be written to one file: {listed}.",
+            hint="Rename them or convert them into different folders; nothing was written.",
+        )
+
+
+def _same(first: Path, second: Path) -> bool:
+    return first.exists() and _identity(first) == _identity(second)
+
+
+def _identity(path: Path) -> tuple[int, int] | str:
+    status = path.stat()
+    return (status.st_dev, status.st_ino) if status.st_ino else str(path.resolve())

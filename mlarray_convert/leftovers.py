@@ -1,0 +1,59 @@
+"""Which unfinished files may be removed? Those whose writer is certainly dead.
+
+A name says host and process id of its writer. On another host nothing can be known, so such files stay. On this host a
+process id that is in use may have been given away again: then the process is younger than the file.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from mlarray.storage.publish import PendingFile, part_owner
+
+_CLOCK_SLACK_SECONDS = 2.0
+
+
+def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[int] = ()) -> tuple[Path, ...]:
+    """Remove what dead writers of this host left in ``folders`` and return it.
+
+    Parameters
+    ----------
+    folders : iterable of Path
+        Folders that outputs go to; those below them are not looked at.
+    dead : iterable of int
+        Process ids that are known to be dead, whatever the system says.
+    """
+    known_dead = set(dead)
+    removed = []
+    for path, pid in _unfinished(folders):
+        if pid in known_dead or not _may_live(pid, path):
+            path.unlink(missing_ok=True)
+            removed.append(path)
+    return tuple(removed)
+
+
+def _unfinished(folders: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+    for folder in sorted(set(folders)):
+        if not folder.is_dir():
+            continue
+        here = part_owner(PendingFile(folder / "any").path.name)
+        for path in sorted(folder.iterdir()):
+            owner = part_owner(path.name)
+            if owner is not None and here is not None and owner[0] == here[0]:
+                yield path, owner[1]
+
+
+def _may_live(pid: int, path: Path) -> bool:
+    """Tell whether the process ``pid`` may be the writer of ``path``."""
+    import psutil
+
+    try:
+        process = psutil.Process(pid)
+        if process.status() == psutil.STATUS_ZOMBIE:
+            return False
+        return bool(process.create_time() <= path.stat().st_mtime + _CLOCK_SLACK_SECONDS)
+    except (psutil.NoSuchProcess, FileNotFoundError):
+        return False
+    except psutil.AccessDenied:
+        return True

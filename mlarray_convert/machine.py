@@ -1,0 +1,167 @@
+"""How many processors and how much memory may this process use?
+
+The number of cores of the machine is the wrong answer on a shared one: the affinity mask, the cgroup of a container and a
+Slurm job each allow less. Everything is read once, at the edge; the functions take the places to look at, so that they can
+be tried on other machines' files.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+MEMORY_SHARE = 0.8  # the rest is for the page cache and for the parent process
+COMFORTABLE_WORKER_BYTES = 1_000_000_000  # below this per worker, fewer workers are started
+_SYSTEM = Path("/")
+
+
+@dataclass(frozen=True, slots=True)
+class Machine:
+    """What this process may use.
+
+    Parameters
+    ----------
+    processors : int
+        At least 1.
+    memory_bytes : int
+        Available now.
+    reason : str
+        Where the two numbers come from.
+    """
+
+    processors: int
+    memory_bytes: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """What each worker gets.
+
+    Parameters
+    ----------
+    workers : int
+        Processes.
+    threads : int
+        Compression threads of each; workers times threads is at most the number of processors.
+    memory_bytes : int
+        Memory limit of each.
+    reason : str
+        How they were chosen.
+    """
+
+    workers: int
+    threads: int
+    memory_bytes: int
+    reason: str
+
+
+def this_machine() -> Machine:
+    """Return what this process may use now."""
+    processors, why = processor_limit(os.environ, root=_SYSTEM)
+    memory, origin = memory_available(root=_SYSTEM)
+    return Machine(processors, memory, f"{why}; {origin}")
+
+
+def share_out(machine: Machine, *, cases: int, workers: int | None = None, memory_bytes: int | None = None) -> Share:
+    """Divide a machine among workers.
+
+    Parameters
+    ----------
+    machine : Machine
+        What there is.
+    cases : int
+        More workers than cases are of no use.
+    workers : int, optional
+        As asked for. Default: one per processor, fewer when each would get less than 1 GB.
+    memory_bytes : int, optional
+        Limit of each worker, as asked for. Default: 80 % of what is available, divided by the workers.
+    """
+    usable = int(machine.memory_bytes * MEMORY_SHARE)
+    fitting = max(1, usable // (memory_bytes or COMFORTABLE_WORKER_BYTES))
+    wanted = min(machine.processors, fitting) if workers is None else workers
+    count = max(1, min(wanted, cases))
+    return Share(count, max(1, machine.processors // count), memory_bytes or usable // count, machine.reason)
+
+
+def processor_limit(environment: Mapping[str, str], *, root: Path) -> tuple[int, str]:
+    """Return the number of processors this process may use, and what limits it."""
+    try:
+        limits = [(len(os.sched_getaffinity(0)), "CPU affinity")]
+    except AttributeError:  # macOS and Windows have no affinity mask to ask for
+        limits = [(os.cpu_count() or 1, "processors of the machine")]
+    quota = _cgroup_processors(root)
+    if quota is not None:
+        limits.append((quota, "cgroup CPU quota"))
+    slurm = environment.get("SLURM_CPUS_PER_TASK", "")
+    if slurm.isdigit() and int(slurm) > 0:
+        limits.append((int(slurm), "SLURM_CPUS_PER_TASK"))
+    count, why = min(limits, key=lambda limit: limit[0])
+    return max(1, count), f"{max(1, count)} CPUs ({why})"
+
+
+def memory_available(*, root: Path) -> tuple[int, str]:
+    """Return the memory that is available, in bytes, and what limits it."""
+    import psutil
+
+    free, why = int(psutil.virtual_memory().available), "free memory of the machine"
+    for folder in _cgroup_folders(root, "memory"):
+        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
+        if limit is None:
+            continue
+        left = max(0, limit - used + _reclaimable(folder))
+        if left < free:
+            free, why = left, "cgroup memory limit"
+    return free, f"{free / 1e9:.1f} GB ({why})"
+
+
+def _cgroup_processors(root: Path) -> int | None:
+    counts = []
+    for folder in _cgroup_folders(root, "cpu"):
+        fields = _text(folder / "cpu.max").split()
+        if len(fields) == 2 and fields[0].isdigit() and fields[1].isdigit():
+            counts.append(int(fields[0]) / int(fields[1]))
+        quota, period = _number(folder / "cpu.cfs_quota_us"), _number(folder / "cpu.cfs_period_us")
+        if quota and period:
+            counts.append(quota / period)
+    return max(1, int(min(counts))) if counts else None
+
+
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Yield the folders of this process's control group, version 2 or 1, and of all groups above it."""
+    base = root / "sys/fs/cgroup"
+    for line in _text(root / "proc/self/cgroup").splitlines():
+        number, _, rest = line.partition(":")
+        controllers, _, path = rest.partition(":")
+        if number == "0" and not controllers:
+            top = base
+        elif controller in controllers.split(","):
+            top = base / controller
+        else:
+            continue
+        parts = [part for part in path.split("/") if part and part != ".."]
+        for depth in range(len(parts), -1, -1):
+            yield top.joinpath(*parts[:depth])
+
+
+def _reclaimable(folder: Path) -> int:
+    for line in _text(folder / "memory.stat").splitlines():
+        name, _, value = line.partition(" ")
+        if name in ("inactive_file", "total_inactive_file") and value.isdigit():
+            return int(value)
+    return 0
+
+
+def _number(path: Path) -> int | None:
+    text = _text(path).strip()
+    return int(text) if text.isdigit() else None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="ascii", errors="replace")
+    except OSError:  # not Linux, or a controller that is not there
+        return ""

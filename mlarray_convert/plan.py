@@ -1,0 +1,298 @@
+"""How will one case be converted, and what will it cost? Decided from headers alone.
+
+The plan of a case says which tiles are copied, whether a compressed source has to be decoded into a temporary file first,
+and how much memory that takes at most. What the converter then does is this plan; a dry run shows it and stops.
+"""
+
+from __future__ import annotations
+
+import importlib
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlarray.errors import MemoryLimitError
+from mlarray.formats.registry import module_of
+from mlarray.formats.table import Format
+from mlarray.layout import Layout
+from mlarray.sources.base import Access, Note, Source, SourceInfo
+from mlarray.sources.raw import LONGEST_RUN_BYTES
+from mlarray.sources.scaled import ScaledSource
+from mlarray.sources.tiles import TilePlan, plan_tiles
+from mlarray.spec import ArraySpec
+from mlarray_convert.discovery import Case
+from mlarray_convert.labels import is_narrow
+from mlarray_convert.request import Request
+
+DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
+CHUNK_FORMATS = ("mla", "b2nd")
+_EXPECTED_LABEL = np.dtype(np.uint8)
+_IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What one worker may use.
+
+    Parameters
+    ----------
+    memory_bytes : int
+        Peak resident memory of the worker.
+    threads : int
+        Compression threads.
+    base_bytes : int
+        What the worker uses before it opens a file: interpreter and libraries, as measured.
+    """
+
+    memory_bytes: int
+    threads: int = 1
+    base_bytes: int = 120_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What the tiles must suit.
+
+    Parameters
+    ----------
+    access : Access
+        ``SLAB`` when voxels must arrive in storage order.
+    order : tuple of int
+        Array axes from the slowest to the fastest in storage.
+    chunks : tuple of int or None
+        Chunk extent; None for a target without chunks.
+    """
+
+    access: Access
+    order: tuple[int, ...]
+    chunks: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CasePlan:
+    """How one case will be converted.
+
+    Parameters
+    ----------
+    case : Case
+        Which.
+    source_spec, spec : ArraySpec
+        What is read and what will be stored.
+    dtype_reason : str
+        Why the stored dtype is another one; empty when it is not.
+    layout : Layout or None
+        Chunks and blocks with the reason; None for formats without chunks.
+    tiles : TilePlan
+        What is copied at a time.
+    spool : bool
+        Whether the source is decoded into a temporary file first.
+    peak_bytes, limit_bytes : int
+        Predicted peak memory of the worker, and its limit.
+    bytes_in : int
+        Size of the source files.
+    estimated_bytes : int
+        Expected size of the output.
+    notes : tuple of Note
+        How the source was understood, and what the target cannot keep.
+    files : tuple of Path
+        The source files.
+    """
+
+    case: Case
+    source_spec: ArraySpec
+    spec: ArraySpec
+    dtype_reason: str
+    layout: Layout | None
+    tiles: TilePlan
+    spool: bool
+    peak_bytes: int
+    limit_bytes: int
+    bytes_in: int
+    estimated_bytes: int
+    notes: tuple[Note, ...]
+    files: tuple[Path, ...]
+
+
+def plan_case(
+    case: Case, request: Request, source: Source, limits: Limits, *, dtype: np.dtype[Any] | None = None
+) -> CasePlan:
+    """Plan the conversion of one case.
+
+    Parameters
+    ----------
+    case, request
+        What and how.
+    source : Source
+        The opened case.
+    limits : Limits
+        Memory and threads.
+    dtype : numpy dtype, optional
+        Type of a segmentation whose values are known. Default: that of the source; for segmentations in a wide type the
+        expected one, uint8.
+
+    Returns
+    -------
+    CasePlan
+        Whose ``peak_bytes`` is at most the limit.
+
+    Raises
+    ------
+    MemoryLimitError
+        When not even one chunk fits into the limit; the message has both figures.
+    MLArrayError
+        When the target cannot hold the array.
+    """
+    kind, why = _stored_dtype(case, source.spec.dtype, dtype)
+    spec = replace(source.spec, dtype=kind)
+    info = info_for(case, source)
+    losses = module_of(request.target).losses(spec, info)
+    layout = planned_layout(request.target, spec, request.storage)
+    # Whether a header-and-block format compresses is known once its file is made; storage order suits both.
+    access = Access.SLAB if layout is None else Access.REGION
+    target = Target(access, tuple(range(spec.ndim)), layout.chunks if layout is not None else None)
+    memory = Memory.of(source, spec, target, request, limits)
+    tiles, spool = choose_tiles(source, spec, target, memory)
+    bytes_in = sum(path.stat().st_size for path in source.info.files)
+    return CasePlan(
+        case,
+        source.spec,
+        spec,
+        why,
+        layout,
+        tiles,
+        spool,
+        memory.peak_bytes(tiles),
+        limits.memory_bytes,
+        bytes_in,
+        _estimate(case, request, spec, source.spec.nbytes, bytes_in),
+        source.info.notes + tuple(losses),
+        source.info.files,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What copying costs: a fixed part, and bytes for every byte of a tile.
+
+    Parameters
+    ----------
+    fixed_bytes : int
+        Interpreter and libraries, decoder, buffers for runs and chunks.
+    per_tile_byte : float
+        Buffers that grow with the tile: the tile, its stored form where that is another, and a reordered copy.
+    limit_bytes : int
+        What all together may be.
+    """
+
+    fixed_bytes: int
+    per_tile_byte: float
+    limit_bytes: int
+
+    @classmethod
+    def of(cls, source: Source, spec: ArraySpec, target: Target, request: Request, limits: Limits) -> Memory:
+        """Return the cost of copying ``source`` into ``target``."""
+        itemsize = spec.dtype.itemsize
+        copies = 1.0
+        if isinstance(source, ScaledSource) or source.spec.dtype != spec.dtype:
+            copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
+        chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
+        if request.target.name not in CHUNK_FORMATS:
+            copies += 1.0  # a file in another axis or byte order takes a reordered copy
+        # One chunk as it is gathered and one compressed, and per thread the scratch of a block, far smaller.
+        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 2 * chunk_bytes
+        return cls(fixed, copies, limits.memory_bytes)
+
+    @property
+    def tile_budget(self) -> int:
+        """Largest tile, in bytes, that stays within the limit."""
+        return max(0, int((self.limit_bytes - self.fixed_bytes) / self.per_tile_byte))
+
+    def peak_bytes(self, tiles: TilePlan) -> int:
+        """Return the predicted peak for copying ``tiles``."""
+        whole = math.prod(tiles.shape) * tiles.itemsize
+        return self.fixed_bytes + int(min(tiles.tile_bytes, whole) * self.per_tile_byte)
+
+
+def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory) -> tuple[TilePlan, bool]:
+    """Choose the tiles, and whether the source must be decoded into a temporary file first.
+
+    A compressed source can only be read forward. Where a whole row of chunks does not fit into memory, or the target wants
+    its voxels in another order, it is decoded once into a raw file, of which any region can then be read.
+
+    Raises
+    ------
+    MemoryLimitError
+        When neither way stays within the limit.
+    """
+    chunks = target.chunks
+    order = source.order
+    fits_order = True
+    if target.access is Access.SLAB:
+        chunks = getattr(source, "chunks", None)
+        order = target.order
+        fits_order = source.access is not Access.SLAB or source.order == target.order
+    access = Access.SLAB if target.access is Access.SLAB and source.access is Access.REGION else source.access
+    budget = memory.tile_budget
+    try:
+        if fits_order:
+            return plan_tiles(spec, chunks, access=access, order=order, budget_bytes=budget), False
+    except MemoryLimitError as error:
+        if source.access is not Access.SLAB:
+            raise _too_little(memory, error) from error
+    try:
+        return plan_tiles(spec, chunks, access=target.access, order=target.order, budget_bytes=budget), True
+    except MemoryLimitError as error:
+        raise _too_little(memory, error) from error
+
+
+def spool_tiles(source: Source, memory: Memory) -> TilePlan:
+    """Return the tiles for decoding a source forward into a raw file."""
+    try:
+        return plan_tiles(source.spec, None, access=source.access, order=source.order, budget_bytes=memory.tile_budget)
+    except MemoryLimitError as error:
+        raise _too_little(memory, error) from error
+
+
+def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object]) -> Layout | None:
+    """Return the chunks that a file of the target format will have, or None for formats without."""
+    if target.name not in CHUNK_FORMATS:
+        return None
+    module: Any = importlib.import_module("mlarray.formats.mla")
+    layout: Layout = module.plan_layout(spec, storage)
+    return layout
+
+
+def info_for(case: Case, source: Source) -> SourceInfo:
+    """Return what is handed to the target beyond the voxels."""
+    return replace(source.info, is_seg=True) if case.is_label else source.info
+
+
+def _stored_dtype(case: Case, stored: np.dtype[Any], known: np.dtype[Any] | None) -> tuple[np.dtype[Any], str]:
+    native = stored.newbyteorder("=")
+    if known is not None:
+        why = "" if known == native else "smallest integer type that holds the labels"
+        return known, why
+    if not case.is_label or is_narrow(stored):
+        return native, ""
+    return _EXPECTED_LABEL, "expected; the smallest integer type that holds the labels, known once they are read"
+
+
+def _too_little(memory: Memory, error: MemoryLimitError) -> MemoryLimitError:
+    return MemoryLimitError(
+        f"The memory limit of {memory.limit_bytes / 1e6:.0f} MB is too low: {memory.fixed_bytes / 1e6:.0f} MB are used "
+        f"without any voxel, and {error.message[0].lower()}{error.message[1:]}",
+        hint="Raise --memory, lower --workers, or choose a smaller --patch-size.",
+    )
+
+
+def _estimate(case: Case, request: Request, spec: ArraySpec, source_bytes: int, bytes_in: int) -> int:
+    if request.suffix.lower() in (".nii", ".hdr", ".img"):
+        return spec.nbytes
+    if case.is_label:
+        return int(spec.nbytes * _LABEL_RATIO) + 4096
+    packed = bytes_in < 0.9 * source_bytes
+    return min(spec.nbytes, bytes_in) if packed else int(spec.nbytes * _IMAGE_RATIO) + 4096

@@ -1,0 +1,124 @@
+"""Is an output up to date? The record that a conversion leaves inside the file it wrote.
+
+The record says which files the voxels came from and which settings shaped the result. A later run compares it with the
+present source and settings: equal means that converting again would give the same file. File times alone cannot say that,
+and a record beside the output could be separated from it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import xxhash
+
+from mlarray.sources.base import Note
+from mlarray_convert.discovery import Case
+from mlarray_convert.request import Request
+
+FORMAT_VERSION = 1  # raised when the same source and settings would give another file
+END_BYTES = 1 << 20
+TOOL = "mlarray"
+
+
+def make_record(case: Case, request: Request, files: Iterable[Path], notes: Iterable[Note]) -> dict[str, object]:
+    """Return the record to store in the output of ``case``.
+
+    Parameters
+    ----------
+    case : Case
+        What is converted.
+    request : Request
+        How.
+    files : iterable of Path
+        Every file that header or voxels come from; they are read at both ends.
+    notes : iterable of Note
+        What was assumed or is lost.
+
+    Returns
+    -------
+    dict
+        Plain JSON values.
+    """
+    return {
+        "tool": TOOL,
+        "version": tool_version(),
+        "sources": [identity(path) for path in files],
+        "settings": settings_of(case, request),
+        "notes": [{"code": note.code, "message": note.message} for note in notes],
+    }
+
+
+def settings_of(case: Case, request: Request) -> dict[str, object]:
+    """Return the settings that shape the output, as plain JSON values; how fast it was made is not one."""
+    settings = {
+        "format_version": FORMAT_VERSION,
+        "target": request.target.name,
+        "storage": dict(sorted(request.storage.items())),
+        "label": case.is_label,
+    }
+    plain: dict[str, object] = json.loads(json.dumps(settings, default=str))
+    return plain
+
+
+def identity(path: Path) -> dict[str, object]:
+    """Return what tells one version of a file from another.
+
+    Returns
+    -------
+    dict
+        ``name``, ``size`` in bytes, ``mtime_ns``, and ``xxh3``: the XXH3-64 checksum of the first and the last MiB.
+    """
+    status = path.stat()
+    state = xxhash.xxh3_64()
+    with path.open("rb") as file:
+        state.update(file.read(END_BYTES))
+        if status.st_size > END_BYTES:
+            file.seek(max(END_BYTES, status.st_size - END_BYTES))
+            state.update(file.read(END_BYTES))
+    return {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "xxh3": state.hexdigest()}
+
+
+def why_stale(record: Mapping[str, object], case: Case, request: Request, files: Iterable[Path]) -> str | None:
+    """Tell why an output is not what converting now would give.
+
+    A source counts as unchanged when size, both ends and time of change are equal. For files of at most 2 MiB, whose ends
+    are all there is, the time does not matter.
+
+    Parameters
+    ----------
+    record : mapping
+        As stored in the output; not empty.
+    case, request, files
+        As for :func:`make_record`.
+
+    Returns
+    -------
+    str or None
+        The reason; None when the output is up to date.
+    """
+    if record.get("settings") != settings_of(case, request):
+        return "the settings are others"
+    stored = record.get("sources")
+    present = [identity(path) for path in files]
+    if not isinstance(stored, list) or len(stored) != len(present):
+        return "the source consists of other files"
+    for then, now in zip(stored, present, strict=True):
+        if not isinstance(then, Mapping) or (then.get("size"), then.get("xxh3")) != (now["size"], now["xxh3"]):
+            return f"the source {now['name']} has changed"
+        if then.get("mtime_ns") != now["mtime_ns"] and int(str(now["size"])) > 2 * END_BYTES:
+            return f"the source {now['name']} was written again"
+    return None
+
+
+def is_ours(record: Mapping[str, object]) -> bool:
+    """Tell whether a stored record was written by this converter."""
+    return record.get("tool") == TOOL
+
+
+def tool_version() -> str:
+    """Return the version of the installed package."""
+    from importlib.metadata import version
+
+    return version(TOOL)

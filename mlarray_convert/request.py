@@ -1,0 +1,234 @@
+"""What was asked for? The settings of one run of the converter, validated before any file is touched."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from pathlib import Path
+from typing import TypeVar
+
+from mlarray.errors import UsageError
+from mlarray.formats.registry import format_named, format_of_name
+from mlarray.formats.table import FORMATS, Format
+from mlarray.layout import PatchSize
+
+_Choice = TypeVar("_Choice", bound=Enum)
+_UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
+_BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
+
+
+class IfExists(Enum):
+    """What to do where an output exists: skip it when it is up to date (and redo it when not), redo it, or refuse."""
+
+    SKIP = "skip"
+    OVERWRITE = "overwrite"
+    ERROR = "error"
+
+
+class Verify(Enum):
+    """How an output is checked before it is published.
+
+    ``NONE``: not at all. ``QUICK``: it opens again, its header says what it should, stored checksums are right. ``FULL``:
+    besides, every voxel is read back and compared with what was read from the source.
+    """
+
+    NONE = "none"
+    QUICK = "quick"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """One run of the converter.
+
+    Parameters
+    ----------
+    inputs : tuple of Path
+        Files and folders.
+    output : Path or None
+        A folder, or with a single input file also a file. None: beside the input.
+    target : Format
+        What to write.
+    suffix : str
+        Suffix of every output, with its dot.
+    storage : mapping
+        Storage arguments for formats with chunks, such as ``patch_size``.
+    workers : int or None
+        Worker processes; None: chosen from processors and memory.
+    memory_bytes : int or None
+        Limit of each worker's memory; None: chosen from what is available.
+    if_exists, verify
+        See the enums.
+    labels : str
+        ``"auto"``: files that are named like segmentations; ``"none"``: no file; else a glob pattern for their paths.
+    dry_run, fail_fast : bool
+        Only plan; stop at the first failure.
+
+    Raises
+    ------
+    UsageError
+        For a target that cannot be written, or numbers below 1.
+    """
+
+    inputs: tuple[Path, ...]
+    output: Path | None
+    target: Format
+    suffix: str
+    storage: Mapping[str, object] = field(default_factory=dict)
+    workers: int | None = None
+    memory_bytes: int | None = None
+    if_exists: IfExists = IfExists.SKIP
+    verify: Verify = Verify.QUICK
+    labels: str = "auto"
+    dry_run: bool = False
+    fail_fast: bool = False
+
+    def __post_init__(self) -> None:
+        if not self.inputs:
+            raise UsageError("There is no input.", hint="Name files or folders to convert.")
+        if not self.target.writes:
+            allowed = ", ".join(row.name for row in FORMATS if row.writes)
+            raise UsageError(f"{self.target.title} can be read but not written; --to takes {allowed}.")
+        if self.workers is not None and self.workers < 1:
+            raise UsageError(f"At least 1 worker is needed, got {self.workers}.")
+        if self.memory_bytes is not None and self.memory_bytes < 1:
+            raise UsageError(f"The memory limit must be positive, got {self.memory_bytes} bytes.")
+
+    @property
+    def output_is_file(self) -> bool:
+        """Whether ``output`` names the file to write, not a folder."""
+        return self.output is not None and names_file(self.output, self.inputs)
+
+
+def make_request(
+    inputs: str | Path | Sequence[str | Path],
+    output: str | Path | None = None,
+    *,
+    to: str | None = None,
+    patch_size: PatchSize | str | None = None,
+    storage: Mapping[str, object] | None = None,
+    workers: int | None = None,
+    memory: int | str | None = None,
+    if_exists: str = "skip",
+    verify: str = "quick",
+    labels: str = "auto",
+    dry_run: bool = False,
+    fail_fast: bool = False,
+) -> Request:
+    """Turn what a user writes into a :class:`Request`.
+
+    Parameters
+    ----------
+    inputs : path or sequence of paths
+        Files and folders.
+    output : path, optional
+        See :class:`Request`; the suffix of an output file chooses the format.
+    to : str, optional
+        Name of the target format. Default: that of the output's suffix, else ``"mla"``.
+    patch_size : int, sequence of int or str, optional
+        Patch that the layout is made for, such as ``192`` or ``"128,160,160"``. Default: 192.
+    storage : mapping, optional
+        Further storage arguments.
+    workers, memory, if_exists, verify, labels, dry_run, fail_fast
+        See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
+
+    Raises
+    ------
+    UsageError
+        For anything that is not understood, or a suffix that contradicts ``to``.
+    """
+    paths = (inputs,) if isinstance(inputs, str | Path) else tuple(inputs)
+    places = tuple(Path(path) for path in paths)
+    place = None if output is None else Path(output)
+    target, suffix = _target(places, place, to)
+    arguments = dict(storage or {})
+    if patch_size is not None:
+        arguments["patch_size"] = parse_patch_size(patch_size)
+    return Request(
+        places,
+        place,
+        target,
+        suffix,
+        arguments,
+        workers,
+        parse_memory(memory) if isinstance(memory, str) else memory,
+        _choice(IfExists, if_exists, "--if-exists"),
+        _choice(Verify, verify, "--verify"),
+        labels,
+        dry_run,
+        fail_fast,
+    )
+
+
+def names_file(output: Path, inputs: Sequence[Path]) -> bool:
+    """Tell whether an output path means a file: a known suffix, one input that is a file, and no folder of that name."""
+    return len(inputs) == 1 and format_of_name(output) is not None and not inputs[0].is_dir() and not output.is_dir()
+
+
+def parse_memory(text: str) -> int:
+    """Return the bytes that a text such as ``"8GB"``, ``"500 MiB"`` or ``"1.5G"`` stands for.
+
+    Examples
+    --------
+    >>> parse_memory("8GB"), parse_memory("1.5 GiB")
+    (8000000000, 1610612736)
+    """
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?|\.\d+)\s*([kKmMgGtT]?[iI]?)[bB]?\s*", text)
+    unit = match.group(2).upper() if match else "?"
+    factor = _UNITS.get(unit, _BINARY_UNITS.get(unit))
+    if match is None or factor is None:
+        raise UsageError(f"{text!r} is not an amount of memory.", hint="Write it like 8GB, 500MB or 1.5GiB.")
+    amount = int(float(match.group(1)) * factor)
+    if amount < 1:
+        raise UsageError(f"The memory limit must be positive, got {text!r}.")
+    return amount
+
+
+def parse_patch_size(value: PatchSize | str) -> PatchSize:
+    """Return a patch size from one number, numbers with commas (or ``x``), or ``"default"``.
+
+    Examples
+    --------
+    >>> parse_patch_size("128,160,160")
+    (128, 160, 160)
+    """
+    if isinstance(value, int) and value > 0:
+        return value
+    if value == "default":
+        return "default"
+    if isinstance(value, int):
+        extents: tuple[int, ...] = (value,)
+    elif isinstance(value, str):
+        fields = re.split(r"[,x]", value.strip())
+        if not all(field.strip().isdigit() for field in fields):
+            raise UsageError(f"{value!r} is not a patch size.", hint="Write one number, or one per axis: 128,160,160.")
+        extents = tuple(int(field) for field in fields)
+    else:
+        extents = tuple(int(extent) for extent in value)
+    if not extents or any(extent < 1 for extent in extents):
+        raise UsageError(f"A patch needs at least 1 voxel along every axis, got {extents}.")
+    return extents[0] if len(extents) == 1 else extents
+
+
+def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:
+    named = format_of_name(output) if output is not None and names_file(output, inputs) else None
+    row = format_named(to) if to is not None else named or format_named("mla")
+    if named is None or output is None:
+        return row, row.suffixes[0]
+    if named.name != row.name:
+        raise UsageError(
+            f"The output {output.name} is named like {named.title}, but --to asks for {row.title}.",
+            hint="Change the suffix or leave --to out.",
+        )
+    lower = output.name.lower()
+    length = max(len(suffix) for suffix in row.suffixes if lower.endswith(suffix))
+    return row, output.name[-length:]
+
+
+def _choice(kind: type[_Choice], value: str, option: str) -> _Choice:
+    try:
+        return kind(value)
+    except ValueError:
+        raise UsageError(f"{option} takes {', '.join(str(one.value) for one in kind)}; got {value!r}.") from None

@@ -1,0 +1,396 @@
+"""How is one case converted? Runs in a worker process; nothing is seen under the final name before it is complete.
+
+Open, compare with what exists, plan, decode into a temporary file if the plan says so, copy, finish, verify, publish.
+Whatever goes wrong, the temporary files are removed and the case is reported; other cases go on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import shutil
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import closing
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import xxhash
+
+from mlarray.errors import DTypeError, FormatError, IntegrityError, MLArrayError
+from mlarray.formats.raw_sink import RawSink
+from mlarray.formats.registry import module_of, open_source
+from mlarray.sources.base import Access, Sink, SinkOptions, Source
+from mlarray.sources.bytes import FileBytes
+from mlarray.sources.copy import copy
+from mlarray.sources.raw import RawLayout, RawSource
+from mlarray.sources.tiles import TilePlan
+from mlarray_convert.discovery import Case
+from mlarray_convert.grids import differences
+from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
+from mlarray_convert.plan import (
+    CasePlan,
+    Limits,
+    Memory,
+    Target,
+    choose_tiles,
+    info_for,
+    plan_case,
+    spool_tiles,
+)
+from mlarray_convert.record import is_ours, make_record, why_stale
+from mlarray_convert.request import IfExists, Request, Verify
+from mlarray_convert.verify import check_written
+
+_PIECE_BYTES = 1 << 22
+_FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+Progress = Callable[[float], None]
+
+
+class Status(Enum):
+    """How a case ended; ``WARNED`` was converted, with something the user should read."""
+
+    OK = "ok"
+    WARNED = "warned"
+    SKIPPED = "skipped"
+    FAILED = "failed"
+
+
+class Failure(Enum):
+    """Why a case failed."""
+
+    NONE = ""
+    INPUT = "input"
+    VERIFICATION = "verification"
+    WORKER = "worker"
+    UNEXPECTED = "unexpected"
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One case for a worker.
+
+    Parameters
+    ----------
+    case, request
+        What and how.
+    memory_bytes : int
+        Limit of the worker.
+    threads : int
+        Compression threads.
+    """
+
+    case: Case
+    request: Request
+    memory_bytes: int
+    threads: int
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How one case ended.
+
+    Parameters
+    ----------
+    case : Case
+        Which.
+    status : Status
+        How.
+    reason : str
+        Why it was skipped, redone or failed.
+    warnings : tuple of str
+        What the user should know.
+    dtype : str
+        Type of the stored voxels.
+    shape : tuple of int
+        Shape of the array.
+    seconds : float
+        Time taken.
+    bytes_in, bytes_out : int
+        Sizes of the source files and of the output.
+    checksum : str
+        ``xxh3:`` and the XXH3-64 checksum of the output file.
+    failure : Failure
+        Kind of failure.
+    trace : str
+        Traceback of an unexpected error.
+    plan : CasePlan or None
+        Of a dry run.
+    """
+
+    case: Case
+    status: Status
+    reason: str = ""
+    warnings: tuple[str, ...] = ()
+    dtype: str = ""
+    shape: tuple[int, ...] = ()
+    seconds: float = 0.0
+    bytes_in: int = 0
+    bytes_out: int = 0
+    checksum: str = ""
+    failure: Failure = Failure.NONE
+    trace: str = ""
+    plan: CasePlan | None = None
+
+
+def run_case(job: Job, progress: Progress) -> Outcome:
+    """Convert one case, or only plan it in a dry run; every error becomes part of the outcome.
+
+    Parameters
+    ----------
+    job : Job
+        The case.
+    progress : callable
+        Called with the share of the work that is done, from 0 to 1.
+    """
+    began = time.perf_counter()
+    try:
+        outcome = _run(job, progress)
+    except IntegrityError as error:
+        outcome = _failed(job.case, str(error), Failure.VERIFICATION)
+    except MLArrayError as error:
+        outcome = _failed(job.case, str(error), Failure.INPUT)
+    except MemoryError:
+        outcome = _failed(job.case, f"Out of memory. {_LOWER}", Failure.WORKER)
+    except OSError as error:
+        outcome = _failed(job.case, _told(error, job), Failure.INPUT)
+    except Exception as error:
+        # What no reader or writer foresaw ends this case and no other; the traceback goes with the outcome.
+        told = f"{type(error).__name__}: {' '.join(str(error).split())}"
+        outcome = replace(_failed(job.case, told, Failure.UNEXPECTED), trace=traceback.format_exc())
+    return replace(outcome, seconds=time.perf_counter() - began)
+
+
+def died(case: Case, exit_code: int | None) -> Outcome:
+    """Return the outcome of a case whose worker ended without an answer."""
+    how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
+    return _failed(case, f"Its worker process died ({how}), probably out of memory. {_LOWER}", Failure.WORKER)
+
+
+_LOWER = "Lower --workers or --memory."
+
+
+def _run(job: Job, progress: Progress) -> Outcome:
+    case, request = job.case, job.request
+    with closing(open_source(case.source)) as source:
+        warnings = [note.message for note in source.info.notes] + grid_warnings(case, source)
+        limits = Limits(job.memory_bytes, job.threads, resident_bytes())
+        reason = ""
+        if case.output.exists() and request.if_exists is IfExists.SKIP:
+            up_to_date, reason, remarks = _existing(case, request, source)
+            if up_to_date:
+                outcome = _outcome(case, Status.SKIPPED, source, reason, (*warnings, *remarks))
+                return replace(outcome, bytes_out=case.output.stat().st_size)
+        if request.dry_run:
+            plan = plan_case(case, request, source, limits)
+            warnings += [note.message for note in plan.notes[len(source.info.notes) :]]
+            status = Status.WARNED if warnings else Status.OK
+            outcome = _outcome(case, status, source, reason, tuple(warnings))
+            return replace(outcome, dtype=str(plan.spec.dtype), bytes_out=plan.estimated_bytes, plan=plan)
+        return _convert(job, source, limits, _Work(source, request, case, progress), reason, warnings)
+
+
+def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str, warnings: list[str]) -> Outcome:
+    case, request = job.case, job.request
+    before = _versions(source)
+    values = _as_integers(source, limits, work) if case.is_label and not is_narrow(source.spec.dtype) else source
+    plan = plan_case(case, request, values, limits, dtype=values.spec.dtype.newbyteorder("="))
+    warnings += [note.message for note in plan.notes[len(source.info.notes) :]]
+    record = make_record(case, request, plan.files, plan.notes)
+    case.output.parent.mkdir(parents=True, exist_ok=True)
+    _refuse_full_disk(plan)
+    options = SinkOptions(request.storage, record, job.threads)
+    sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
+    try:
+        with _readable(values, plan, sink, request, limits, work) as (readable, tiles):
+            digests = copy(readable, sink, tiles, progress=work.done)
+        if _versions(source) != before:
+            raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
+        sink.finish()
+        if request.verify is not Verify.NONE:
+            checked = digests if request.verify is Verify.FULL else ()
+            check_written(sink.path, request.target, sink.spec, digests=checked, progress=work.done)
+        checksum = file_checksum(sink.path)
+        sink.publish()
+    except BaseException as error:  # also when the worker is told to stop: no partial file stays
+        # A C library reports a full disk as errors of many kinds; asked now, before the partial file makes room again.
+        full = isinstance(error, Exception) and _is_full(case.output.parent)
+        sink.abort()
+        if full and not (isinstance(error, OSError) and error.errno in _NO_SPACE):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
+        raise
+    outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
+    size = case.output.stat().st_size
+    return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
+
+
+class _Work:
+    """Counts the bytes of all passes over a case and reports the share that is done."""
+
+    def __init__(self, source: Source, request: Request, case: Case, progress: Progress) -> None:
+        self._passes = 1.0
+        if case.is_label and not is_narrow(source.spec.dtype):
+            self._passes += 1
+        if request.verify is Verify.FULL:
+            self._passes += 1
+        self._unit = max(1, source.spec.size)
+        self._itemsize = source.spec.dtype.itemsize
+        self._done = 0.0
+        self._report = progress
+
+    def add_pass(self) -> None:
+        """Count one pass more: the source is decoded into a file first."""
+        self._passes += 1
+
+    def scanned(self, count: int) -> None:
+        """Count bytes of the type that the source has."""
+        self._count(count / self._itemsize)
+
+    def stored_as(self, itemsize: int) -> None:
+        """Count from here on bytes of the type that is stored."""
+        self._itemsize = itemsize
+
+    def done(self, count: int) -> None:
+        """Count bytes of the type that is stored."""
+        self._count(count / self._itemsize)
+
+    def _count(self, voxels: float) -> None:
+        self._done += voxels / self._unit
+        self._report(min(1.0, self._done / self._passes))
+
+
+def _as_integers(source: Source, limits: Limits, work: _Work) -> Source:
+    """Return a segmentation in the smallest integer type that holds it."""
+    target = Target(Access.REGION, source.order)
+    memory = Memory(limits.base_bytes + (32 << 20), 3.0, limits.memory_bytes)  # a tile and the masks of the check
+    tiles, _ = choose_tiles(source, source.spec, target, memory)
+    try:
+        found = scan_labels(source, tiles, progress=work.scanned)
+    except DTypeError as error:
+        source_name = source.info.files[0] if source.info.files else ""
+        raise DTypeError(f"{source_name}: {error.message}", hint=error.hint) from error
+    kind = found.dtype
+    work.stored_as(kind.itemsize)
+    return IntegerSource(source, kind)
+
+
+@contextlib.contextmanager
+def _readable(
+    source: Source, plan: CasePlan, sink: Sink, request: Request, limits: Limits, work: _Work
+) -> Iterator[tuple[Source, TilePlan]]:
+    """Yield the source to copy from, decoded into a temporary file where the plan says so, and the tiles."""
+    target = Target(sink.access, tuple(sink.order), sink.chunks)
+    memory = Memory.of(source, plan.spec, target, request, limits)
+    tiles, spool = choose_tiles(source, plan.spec, target, memory)
+    if not spool:
+        yield source, tiles
+        return
+    work.add_pass()
+    shape = tuple(source.spec.shape[axis] for axis in source.order)
+    layout = RawLayout(shape, source.spec.dtype.newbyteorder("="), source.order)
+    store = RawSink(plan.case.output.with_name(f"{plan.case.output.name}.spool"), source.spec, layout, b"")
+    try:
+        copy(source, store, spool_tiles(source, memory), progress=work.done)
+        store.finish()
+        raw = RawSource(FileBytes(store.path), layout, source.spec, access=Access.REGION, info=source.info)
+        with raw:
+            yield raw, tiles
+    finally:
+        store.abort()
+
+
+def _existing(case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
+    """Tell whether to keep an existing output, why, and what to warn of."""
+    try:
+        with closing(open_source(case.output)) as present:
+            record = present.info.record
+    except (MLArrayError, OSError) as error:
+        return False, f"converted again: the existing file cannot be opened ({error})", ()
+    if not is_ours(record):
+        remark = f"{case.output} exists and was not made by this converter; --if-exists overwrite replaces it."
+        return True, "exists, made by another program", (remark,)
+    stale = why_stale(record, case, request, source.info.files)
+    return (True, "up to date", ()) if stale is None else (False, f"converted again: {stale}", ())
+
+
+def grid_warnings(case: Case, source: Source) -> list[str]:
+    """Return what differs between the grid of a case and those of the images that it belongs to."""
+    found: list[str] = []
+    for image in case.images:
+        try:
+            with closing(open_source(image)) as other:
+                told = differences(source.spec, other.spec)
+        except (MLArrayError, OSError):
+            continue  # it is a case of its own and fails there
+        if told:
+            found.append(
+                f"{case.source.name} does not lie on the grid of {image.name}: {'; '.join(told)}. "
+                "Find out which header is wrong, or resample one onto the other; nothing was changed."
+            )
+        elif not case.every_image:
+            return []
+    return found if case.every_image else found[:1]
+
+
+def file_checksum(path: Path) -> str:
+    """Return ``xxh3:`` and the XXH3-64 checksum of a file (of all files of a folder, in the order of their names)."""
+    state = xxhash.xxh3_64()
+    for part in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
+        with part.open("rb") as file:
+            while piece := file.read(_PIECE_BYTES):
+                state.update(piece)
+    return f"xxh3:{state.hexdigest()}"
+
+
+def resident_bytes() -> int:
+    """Return the resident memory of this process."""
+    if sys.platform == "linux":
+        fields = Path("/proc/self/statm").read_text(encoding="ascii").split()
+        return int(fields[1]) * os.sysconf("SC_PAGE_SIZE")
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
+
+
+def _versions(source: Source) -> list[tuple[int, int]]:
+    statuses = [path.stat() for path in source.info.files]
+    return [(status.st_size, status.st_mtime_ns) for status in statuses]
+
+
+def _refuse_full_disk(plan: CasePlan) -> None:
+    free = shutil.disk_usage(plan.case.output.parent).free
+    # The spool file is certain; the size of a compressed output is an estimate that may be twice the truth.
+    needed = (plan.source_spec.nbytes if plan.spool else 0) + plan.estimated_bytes // 2
+    if needed > free:
+        raise OSError(
+            errno.ENOSPC, f"About {needed} bytes are needed and {free} are free", str(plan.case.output.parent)
+        )
+
+
+def _told(error: OSError, job: Job) -> str:
+    if error.errno in _NO_SPACE:
+        return f"No space left for {job.case.output}: {error.strerror}. Free some, or choose another place with -o."
+    return str(error) if error.errno is None else f"{error.strerror}: {error.filename or job.case.source}"
+
+
+def _is_full(folder: Path) -> bool:
+    with contextlib.suppress(OSError):
+        return shutil.disk_usage(folder).free < _FULL_BYTES
+    return False
+
+
+def _failed(case: Case, reason: str, failure: Failure) -> Outcome:
+    return Outcome(case, Status.FAILED, reason, failure=failure)
+
+
+def _outcome(case: Case, status: Status, source: Source, reason: str, warnings: tuple[str, ...]) -> Outcome:
+    size = sum(path.stat().st_size for path in source.info.files)
+    return Outcome(case, status, reason, warnings, str(source.spec.dtype), source.spec.shape, bytes_in=size)
+
+
+__all__ = ["Failure", "Job", "Outcome", "Progress", "Status", "died", "run_case"]
