@@ -40,6 +40,9 @@ class RawSink:
         ``whole``); the regions must then arrive in storage order.
     whole : bool
         Whether the header is part of the compressed stream (NIfTI) or stands before it (NRRD).
+    patch : callable, optional
+        ``patch(stored)`` gets the number of bytes behind the header, known only at the end, and returns an offset in the
+        file and the bytes to put there (a size field that the header keeps room for).
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class RawSink:
         *,
         compress: Callable[[BinaryIO], Any] | None = None,
         whole: bool = False,
+        patch: Callable[[int], tuple[int, bytes]] | None = None,
     ) -> None:
         self.spec = spec
         self.layout = layout
@@ -63,6 +67,7 @@ class RawSink:
         self._stream: Any = None
         self._next = 0
         self._start = len(header)
+        self._patch = patch
         if compress is not None and whole:
             self._stream = compress(self._file)
             self._stream.write(header)
@@ -95,6 +100,10 @@ class RawSink:
             self._stream.close()
         elif self._file.seek(0, 2) < self._start + self.layout.nbytes:
             self._file.truncate(self._start + self.layout.nbytes)
+        if self._patch is not None:
+            offset, data = self._patch(self._file.seek(0, 2) - self._start)
+            self._file.seek(offset)
+            self._file.write(data)
         self._file.close()
 
     def publish(self) -> None:
