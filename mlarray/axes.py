@@ -94,7 +94,7 @@ class Axis:
         """The label of ``.mla`` metadata for this axis: ``spatial_z``, ``channel``, ``temporal`` ..."""
         if self.is_spatial:
             return f"spatial_{self.name}" if self.name in ("x", "y", "z") else "spatial"
-        return _TYPE_LABELS[self.type]
+        return _TYPE_LABELS[self.type or "other"]
 
     def to_dict(self) -> dict[str, object]:
         """Return the axis in the form of OME-NGFF (``name``, ``type``, ``unit``), with ``step`` where there is one."""

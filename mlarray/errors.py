@@ -12,6 +12,7 @@ nothing of this package can still catch it::
     │   ├── UnknownFormatError                            no format recognises the file
     │   ├── UnfinishedError                               its writer did not finish it
     │   └── IntegrityError                                stored checksums do not match the stored bytes
+    ├── MissingFileError      (FileNotFoundError, RuntimeError)  there is no such file
     ├── MissingDependencyError (ImportError)              the format is known, its package is not installed
     └── MemoryLimitError      (MemoryError)               the work cannot be done within the memory limit
 
@@ -98,9 +99,17 @@ class IntegrityError(FormatError):
     """Stored checksums do not match the stored bytes."""
 
 
+class MissingFileError(MLArrayError, FileNotFoundError, RuntimeError):
+    """There is no such file. Also a RuntimeError, which 0.0.x raised."""
+
+
 class MissingDependencyError(MLArrayError, ImportError):
     """The format is known, but the package that reads it is not installed."""
 
 
 class MemoryLimitError(MLArrayError, MemoryError):
     """The work cannot be done within the memory limit; the message prints both figures."""
+
+
+class MetadataWarning(UserWarning):
+    """Stored metadata could not be read, or was refused because reading it could do harm; the voxels are not affected."""

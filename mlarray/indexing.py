@@ -14,9 +14,11 @@ from typing import Any
 
 import numpy as np
 
+from mlarray.errors import DTypeError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 
+_KINDS = "biufc"  # each may be assigned to those behind it
 Runs = tuple[tuple[int, int], ...]
 
 
@@ -122,6 +124,37 @@ def write_selection(
     box[selection.inner] = value
     for region, place in selection.pieces():
         write(region, box[place])
+
+
+def castable(value: Any, dtype: np.dtype[Any]) -> NDArray:
+    """Return ``value`` as an array that may be assigned to ``dtype``: same-kind casts only.
+
+    Python numbers, also in lists, take the target's dtype when their kind allows it (an int that fits, never a float into
+    integers). Arrays are cast within their kind, as ``numpy.can_cast(..., "same_kind")`` defines it.
+
+    Raises
+    ------
+    DTypeError
+        When the cast could lose a sign, a fraction or an imaginary part.
+    OverflowError
+        When a Python integer does not fit.
+    """
+    if not hasattr(value, "dtype"):
+        array = np.asarray(value)
+        if array.dtype.kind in _KINDS and _rank(array.dtype) <= _rank(dtype):
+            return np.asarray(value, dtype=dtype)
+    else:
+        array = np.asarray(value)
+        if np.can_cast(array.dtype, dtype, casting="same_kind"):
+            return array
+    raise DTypeError(
+        f"Values of dtype {array.dtype} cannot be assigned to an array of dtype {dtype} without changing them.",
+        hint=f"Convert them yourself: value.astype({str(dtype)!r}).",
+    )
+
+
+def _rank(dtype: np.dtype[Any]) -> int:
+    return _KINDS.index("i" if dtype.kind == "u" else dtype.kind)
 
 
 def _gather(selection: Selection, read: Callable[[Region, NDArray | None], NDArray], dtype: np.dtype[Any]) -> NDArray:

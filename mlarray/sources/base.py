@@ -132,7 +132,14 @@ class Source(Protocol):
         """Release files; reading afterwards reopens them."""
 
 
-class Sink(Protocol):
+class Writer(Protocol):
+    """Something that stores blocks of voxels."""
+
+    def write(self, region: Region, block: NDArray) -> None:
+        """Store ``block`` at ``region``."""
+
+
+class Sink(Writer, Protocol):
     """Something that takes voxels. Nothing is visible under the final name before ``publish``.
 
     A sink is finished in two steps, so that a file can be checked before anybody sees it: ``finish`` completes it under its

@@ -9,7 +9,7 @@ import numpy as np
 import xxhash
 
 from mlarray.region import Region
-from mlarray.sources.base import NDArray, Sink, Source
+from mlarray.sources.base import NDArray, Source, Writer
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class TileDigest:
 
 def copy(
     source: Source,
-    sink: Sink,
+    sink: Writer,
     tiles: Iterable[Region],
     *,
     progress: Callable[[int], None] | None = None,
@@ -41,7 +41,7 @@ def copy(
     ----------
     source : Source
         Where voxels come from.
-    sink : Sink
+    sink : Writer
         Where they go; neither published nor aborted here.
     tiles : iterable of Region
         In the order to read them; see :func:`mlarray.sources.tiles.plan_tiles`.

@@ -24,7 +24,6 @@ from mlarray.storage.frame import read_header
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
-RECORD_LIMIT_BYTES = 1 << 30
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,9 +153,7 @@ class BloscStore:
         if raw is None:
             return None
         try:
-            return msgpack.unpackb(
-                raw, strict_map_key=False, ext_hook=_refuse_extension, max_buffer_size=RECORD_LIMIT_BYTES
-            )
+            return msgpack.unpackb(raw, strict_map_key=False, ext_hook=_refuse_extension)
         except (ValueError, RecursionError, msgpack.UnpackException) as error:
             raise FormatError(f"Record {name!r} of {self.path or 'the array'} cannot be decoded.") from error
 
@@ -277,6 +274,34 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
     return BloscStore(array, path, mmap_mode, writable=writable)
+
+
+def copy_store(
+    source: BloscStore, path: Path | None, *, dparams: Params = None, records: tuple[str, ...] = ()
+) -> BloscStore:
+    """Copy a store chunk by chunk, without decoding.
+
+    Parameters
+    ----------
+    source : BloscStore
+        Of any kind.
+    path : Path or None
+        File to create, or None for memory.
+    dparams : mapping or blosc2.DParams, optional
+        Of the copy.
+    records : tuple of str
+        Records that are copied too.
+    """
+    params = source._schunk.cparams
+    layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
+    copied = create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
+    for index in range(source.chunk_count):
+        copied.put_chunk_bytes(index, source.chunk_bytes(index))
+    for name in records:
+        value = source.record(name)
+        if value is not None:
+            copied.put_record(name, value)
+    return copied
 
 
 def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:

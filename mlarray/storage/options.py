@@ -19,7 +19,15 @@ DECOMPRESSION_THREADS = 1
 COMPRESSION_LEVEL = 5
 
 
-class StorageKwargs(TypedDict, total=False):
+class LimitKwargs(TypedDict, total=False):
+    """The limits of the layout rule as keywords."""
+
+    block_limit_bytes: int
+    chunk_limit_bytes: int
+    chunk_patch_factor: float
+
+
+class StorageKwargs(LimitKwargs, total=False):
     """Keyword form of :class:`StorageOptions`."""
 
     patch_size: PatchSize
@@ -27,9 +35,6 @@ class StorageKwargs(TypedDict, total=False):
     block_size: SizeLike
     cparams: Params
     dparams: Params
-    block_limit_bytes: int
-    chunk_limit_bytes: int
-    chunk_patch_factor: float
 
 
 @dataclass(frozen=True, slots=True)

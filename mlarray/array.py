@@ -1,0 +1,506 @@
+"""``MLArray``: an array, its geometry and its metadata, in memory or in a file.
+
+A handle that ties a store to its metadata. Indexing is where numpy's dialect becomes regions; everything else about voxels
+is the store's business, everything else about metadata the model's.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self, Unpack
+
+import numpy as np
+import numpy.typing as npt
+
+from mlarray.axes import AxesLike, Axis, parse_axes
+from mlarray.creation import Constructors, numeric, target_path
+from mlarray.errors import DTypeError, UsageError
+from mlarray.indexing import castable, parse_key, read_selection, write_selection
+from mlarray.layout import Layout
+from mlarray.metadata import Meta, decode, encode, update_managed
+from mlarray.metadata.spatial import spec_of
+from mlarray.region import Region
+from mlarray.sources.base import NDArray, Source
+from mlarray.sources.memory import ArraySource
+from mlarray.spatial_view import SpatialView
+from mlarray.spec import ArraySpec
+from mlarray.storage import integrity
+from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of
+from mlarray.storage.blosc import BloscStore, MapMode, copy_store, open_store
+from mlarray.storage.contents import AXES_RECORD, CONVERSION_RECORD, array_records, filled_store, stored_metadata
+from mlarray.storage.memory import ArrayStore
+from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageOptions
+from mlarray.storage.publish import PendingFile
+from mlarray.storage.session import WriteSession
+
+METADATA_VERSION = "v0"  # what 0.0.x writes
+KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD)
+
+
+class MLArray(SpatialView, Constructors):
+    """An N-D array with geometry and metadata.
+
+    Parameters
+    ----------
+    array : array_like, str or Path, optional
+        Voxels, or an ``.mla`` file to read into memory. Without it the object holds metadata only.
+    spacing, origin : sequence of float, optional
+        One entry per spatial axis, in array-axis order.
+    direction : array_like, shape (n, n), optional
+        Column ``i`` is the direction of spatial array axis ``i``.
+    affine : array_like, shape (n + 1, n + 1), optional
+        Instead of spacing, origin and direction.
+    meta : mapping or Meta, optional
+        A mapping is taken as ``meta.source``; a :class:`~mlarray.metadata.Meta` is used as it is.
+    axis_labels : sequence of str, optional
+        Labels of the ``.mla`` vocabulary (``"channel"``, ``"spatial_z"`` ...), one per array axis.
+    copy : MLArray, optional
+        Metadata to take over where nothing else is given.
+    patch_size, chunk_size, block_size, cparams, dparams
+        See :class:`~mlarray.storage.options.StorageOptions`.
+    compressed : bool
+        Compress the voxels (default), or keep them as a numpy array.
+    axes : str or sequence, optional
+        Axes by name, as OME-NGFF dictionaries or :class:`~mlarray.axes.Axis`; instead of ``axis_labels``.
+    **limits
+        The limits of the layout rule, see :class:`~mlarray.storage.options.StorageOptions`.
+
+    Raises
+    ------
+    UsageError
+        Arguments that exclude each other, or sizes that cannot be stored.
+    MetadataError
+        Geometry or metadata that does not fit the array; lists all problems.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> image = MLArray(np.zeros((2, 4, 4), np.float32), spacing=(3, 1, 1), axes="zyx")
+    >>> image[0, 1:3, ::2].shape, image.affine[0]
+    ((2, 2), [3.0, 0.0, 0.0, 0.0])
+    """
+
+    _meta: Any
+    _axes_record: Any
+
+    def __init__(
+        self,
+        array: npt.ArrayLike | str | Path | None = None,
+        spacing: Sequence[float] | NDArray | None = None,
+        origin: Sequence[float] | NDArray | None = None,
+        direction: Sequence[Sequence[float]] | NDArray | None = None,
+        affine: Sequence[Sequence[float]] | NDArray | None = None,
+        meta: Mapping[str, Any] | Meta | None = None,
+        axis_labels: Sequence[Any] | None = None,
+        copy: MLArray | None = None,
+        patch_size: PatchSize = "default",
+        chunk_size: SizeLike = None,
+        block_size: SizeLike = None,
+        cparams: Params = None,
+        dparams: Params = None,
+        compressed: bool = True,
+        *,
+        axes: AxesLike | None = None,
+        **limits: Unpack[LimitKwargs],
+    ) -> None:
+        self._reset()
+        stated = {
+            "spacing": spacing,
+            "origin": origin,
+            "direction": direction,
+            "affine": affine,
+            "axis_labels": axis_labels,
+        }
+        options = StorageOptions(
+            patch_size=patch_size,
+            chunk_size=chunk_size,
+            block_size=block_size,
+            cparams=cparams,
+            dparams=dparams,
+            **limits,
+        )
+        if isinstance(array, (str, Path)):
+            given = [
+                name
+                for name, value in (*stated.items(), ("meta", meta), ("copy", copy), ("axes", axes))
+                if value is not None
+            ]
+            if given or options != StorageOptions(dparams=dparams):
+                raise UsageError(
+                    "A file brings its own metadata and layout; arguments beside its path are not allowed"
+                    f"{': ' + ', '.join(given) if given else ''}.",
+                    hint="Load it first, then set the attributes, or pass its voxels: MLArray(loaded.to_numpy(), ...).",
+                )
+            self._become(type(self).load(array, dparams, compressed=compressed))
+            return
+        new = _metadata(meta)
+        parsed = _axes_argument(axes, axis_labels)
+        if parsed is not None:
+            stated["axis_labels"] = [axis.label for axis in parsed]
+            new.spatial.axis_units = [axis.unit or "" for axis in parsed]
+            self._axes_record = [axis.to_dict() for axis in parsed]
+        for name, value in stated.items():
+            if value is not None:
+                setattr(new.spatial, name, value)
+        if copy is not None and copy.meta is not None:
+            new.copy_from(copy.meta)
+            self._axes_record = self._axes_record or copy._axes_record
+        self._meta = new
+        if array is None:
+            update_managed(new, has_array=False, mlarray_version=METADATA_VERSION)
+            return
+        values = numeric(array)
+        spec = spec_of(values.shape, values.dtype, new.spatial, self._axes_record)
+        self._fill(ArraySource(values, spec), options, compressed=compressed)
+
+    # -- the array ---------------------------------------------------------------------------------------------------
+
+    @property
+    def shape(self) -> tuple[int, ...] | None:
+        """Extent per array axis, or None without an array."""
+        return None if self._store is None else self._store.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any] | None:
+        """Dtype of the array, or None without an array."""
+        return None if self._store is None else self._store.dtype
+
+    @property
+    def ndim(self) -> int | None:
+        """Number of array axes, or None without an array."""
+        return None if self._store is None else len(self._store.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return 0 if self._store is None else int(np.prod(self._store.shape, dtype=np.int64))
+
+    @property
+    def spec(self) -> ArraySpec:
+        """Shape, dtype, axes and geometry as one value."""
+        store = self._array()
+        return spec_of(store.shape, store.dtype.newbyteorder("="), self.meta.spatial, self._axes_record)
+
+    @property
+    def meta(self) -> Any:
+        """The metadata (:class:`~mlarray.metadata.Meta`), read on first use; None after :meth:`close`."""
+        if self._meta is None and isinstance(self._store, BloscStore):
+            self._meta = stored_metadata(self._store)
+            self._axes_record = self._store.record(AXES_RECORD)
+        return self._meta
+
+    @property
+    def layout(self) -> Layout | None:
+        """Chunks and blocks with the reason they were chosen, or None for an uncompressed array."""
+        if not isinstance(self._store, BloscStore):
+            return None
+        return layout_of(self._store, self.meta.blosc2.patch_size)
+
+    def read(self, region: Region, out: NDArray | None = None) -> NDArray:
+        """Return the voxels of a region that lies within the array, written into ``out`` where it is given."""
+        return self._array().read(region, out)
+
+    def __getitem__(self, key: Any) -> Any:
+        store = self._array()
+        selection = parse_key(key, store.shape, getattr(store, "blocks", None))
+        return read_selection(selection, store.read, store.dtype)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        store = self._array()
+        selection = parse_key(key, store.shape, getattr(store, "blocks", None))
+        write_selection(selection, castable(value, store.dtype), store.read, self._write, store.dtype)
+
+    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NDArray:
+        if isinstance(self._store, ArrayStore):
+            return np.array(self._store.array, dtype=dtype, copy=copy)
+        if copy is False:
+            raise ValueError("A compressed array cannot be shown to numpy without a copy.")
+        values = self.to_numpy()
+        return values if dtype is None else values.astype(dtype, copy=False)
+
+    def __len__(self) -> int:
+        return 0 if not self.shape else self.shape[0]
+
+    def __iter__(self) -> Iterator[Any]:
+        self._array()
+        return (self[index] for index in range(len(self)))
+
+    def __repr__(self) -> str:
+        if self._store is None:
+            return f"<{type(self).__name__} without an array>"
+        where = self.filepath or ("compressed in memory" if isinstance(self._store, BloscStore) else "in memory")
+        return f"<{type(self).__name__} shape={self.shape} dtype={self.dtype} spacing={self.spacing} {where}>"
+
+    def to_numpy(self) -> NDArray:
+        """Return all voxels as a numpy array; of an uncompressed array the array itself."""
+        store = self._array()
+        return store.array if isinstance(store, ArrayStore) else store.read(Region.full(store.shape))
+
+    def compress(
+        self,
+        patch_size: PatchSize = "default",
+        chunk_size: SizeLike = None,
+        block_size: SizeLike = None,
+        cparams: Params = None,
+        dparams: Params = None,
+    ) -> None:
+        """Compress the voxels in memory, with a new layout; detaches from a file. Parameters as for the class."""
+        options = StorageOptions(patch_size, chunk_size, block_size, cparams, dparams)
+        self._detach(options, compressed=True)
+
+    def decompress(self) -> None:
+        """Hold the voxels as a numpy array; detaches from a file and forgets the layout."""
+        self._detach(StorageOptions(), compressed=False)
+        update_managed(self.meta, blosc2=None)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, filepath: str | Path) -> None:
+        """Write array and metadata to a file, replacing an existing one in one step.
+
+        A compressed array keeps its chunks as they are. The file appears under its name complete or not at all, also when it
+        is the one this array was opened from.
+
+        Parameters
+        ----------
+        filepath : str or Path
+            Ends in ``.mla``.
+
+        Raises
+        ------
+        UsageError
+            Another suffix, or no such folder.
+        MetadataError
+            Metadata that is not valid; lists all problems, and nothing is written.
+        """
+        target = target_path(filepath)
+        records = array_records(self.meta, self._axes_record)
+        pending = PendingFile(target)
+        try:
+            store = self._written_to(pending.path)
+            for name, value in records.items():
+                store.put_record(name, value)
+            integrity.finish(store)
+            store.close()
+            pending.publish()
+        except BaseException:
+            pending.abort()
+            raise
+        if self._store is not None and self._store.path is not None and self._store.path.resolve() == target.resolve():
+            self._reopen(target)
+
+    def close(self) -> None:
+        """Release the array and, in a writable file, store changed metadata and checksums first.
+
+        Raises
+        ------
+        MetadataError
+            Metadata that is not valid; the array then stays open, so that it can be corrected.
+        """
+        if self._session is not None:
+            self._session.finish(self._changed_records())
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is not None and self._session is not None and self._session.fail():
+            self._release()
+            return
+        self.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if self.filepath is not None and self._session is None and self.mmap_mode != "c":
+            return (_reopened, (type(self), str(self.filepath), self.mode, self.mmap_mode))
+        if self._session is not None:
+            raise UsageError(
+                f"{self.filepath} is open for writing and cannot be sent to another process.", hint="Close it first."
+            )
+        values = None if self._store is None else self.to_numpy()
+        compressed = isinstance(self._store, BloscStore)
+        return (_rebuilt, (type(self), values, encode(self.meta), self._axes_record, compressed))
+
+    # -- inside ------------------------------------------------------------------------------------------------------
+
+    def _reset(self) -> None:
+        self.filepath: str | None = None
+        self.mode: str | None = None
+        self.mmap_mode: str | None = None
+        self._meta = None
+        self._axes_record = None
+        self._store: BloscStore | ArrayStore | None = None
+        self._session: WriteSession | None = None
+        self._options = StorageOptions()
+        self._finalizer: weakref.finalize[Any, Any] | None = None
+
+    def _release(self) -> None:
+        if self._finalizer is not None:
+            self._finalizer.detach()
+        if self._store is not None:
+            self._store.close()
+        self._reset()
+
+    def _become(self, other: Self) -> None:
+        """Take over the state of ``other``, which must not be used afterwards."""
+        if other._finalizer is not None:
+            other._finalizer.detach()
+        state = {name: getattr(other, name) for name in vars(other) if name != "_finalizer"}
+        for name, value in state.items():
+            setattr(self, name, value)
+        self._watch()
+
+    def _array(self) -> BloscStore | ArrayStore:
+        if self._store is None:
+            raise DTypeError("There is no array: it was closed, or the object holds metadata only.")
+        return self._store
+
+    def _write(self, region: Region, block: NDArray) -> None:
+        store = self._array()
+        if self._session is None or not region.size:
+            store.write(region, block)
+        else:
+            self._session.write(region, lambda: store.write(region, block))
+
+    def _fill(self, source: Source, options: StorageOptions, *, compressed: bool) -> None:
+        """Become an array in memory with the voxels of ``source``; the metadata is there already."""
+        spec = source.spec
+        self._options = options
+        self._store = filled_store(source, options, self._meta) if compressed else ArrayStore(source.read(spec.region))
+        update_managed(self._meta, shape=spec.shape, has_array=True, mlarray_version=METADATA_VERSION)
+
+    def _detach(self, options: StorageOptions, *, compressed: bool) -> None:
+        voxels = ArraySource(self.to_numpy(), self.spec)
+        meta, record = self._meta, self._axes_record
+        if self._session is not None:
+            self._session.finish(self._changed_records())
+        self._release()
+        self._meta, self._axes_record = meta, record
+        self._fill(voxels, options, compressed=compressed)
+
+    def _written_to(self, path: Path) -> BloscStore:
+        """Return a new store at ``path`` with the voxels of this array."""
+        if isinstance(self._store, BloscStore):
+            return copy_store(self._store, path, records=KEPT_RECORDS)
+        if self._store is None:
+            return allocate(ArraySpec((0,), np.dtype(np.float64)), StorageOptions(patch_size=None), path=path).store
+        return filled_store(ArraySource(self._store.array, self.spec), self._options, self._meta, path=path)
+
+    def _changed_records(self) -> dict[str, object]:
+        store = self._store
+        records = array_records(self.meta, self._axes_record)
+        if not isinstance(store, BloscStore):
+            return records
+        return {name: value for name, value in records.items() if store.record(name) != value}
+
+    def _watch(self) -> None:
+        """Let a writable file be finished when this object goes away without :meth:`close`."""
+        if self._session is not None:
+            self._finalizer = weakref.finalize(
+                self, self._session.abandon, partial(array_records, self.meta, self._axes_record)
+            )
+
+    def _reopen(self, path: Path) -> None:
+        mode, mmap_mode = self.mode or "r", self.mmap_mode
+        if self.mode == "w":  # a created file goes on as one opened for writing
+            mode, mmap_mode = "a", "r+" if self.mmap_mode else None
+        if self._session is not None:
+            self._session.drop()
+        fresh = type(self)._opened(path, mode, mmap_mode, self._options.dparams)  # type: ignore[arg-type]
+        meta, record = self._meta, self._axes_record
+        self._release()
+        self._become(fresh)
+        self._meta, self._axes_record = meta, record
+        self._watch()
+
+    @classmethod
+    def _opened(cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params) -> Self:
+        store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
+        integrity.refuse_unfinished(store)
+        image = cls._of(store)
+        image.filepath, image.mode, image.mmap_mode = str(path), mode, mmap_mode
+        image._options = StorageOptions(dparams=dparams)
+        if store.writable and mmap_mode != "c":
+            image._session = WriteSession(store, created=False)
+            image._watch()
+        return image
+
+    @classmethod
+    def _loaded(cls, path: Path, dparams: Params, *, compressed: bool) -> Self:
+        store = open_store(path, mmap_mode="r", dparams=dparams)
+        integrity.refuse_unfinished(store)
+        image = cls._of(store)
+        if image.meta is None or image._store is None:
+            return image
+        image._store = (
+            copy_store(store, None, dparams=dparams, records=KEPT_RECORDS)
+            if compressed
+            else ArrayStore(store.read(Region.full(store.shape)))
+        )
+        return image
+
+    @classmethod
+    def _of(cls, store: BloscStore) -> Self:
+        image = cls()
+        image._store = store
+        image._meta = None
+        if store.shape == (0,) and not image.meta._has_array.has_array:
+            image._store = None
+        return image
+
+    @classmethod
+    def _allocated(cls, path: Path, spec: ArraySpec, options: StorageOptions, meta: Any, mmap_mode: MapMode) -> Self:
+        labelled = any(not axis.name.startswith("d") for axis in spec.axes)
+        image = cls(meta=meta, axes=spec.axes if labelled else None)
+        spec = spec_of(spec.shape, spec.dtype, image._meta.spatial, image._axes_record)
+        update_managed(image._meta, shape=spec.shape, has_array=True)
+        made = allocate(spec, options, path=path, mmap_mode=mmap_mode)
+        update_managed(image._meta, blosc2=made.fields)
+        image._store, image._options = made.store, options
+        image.filepath, image.mode, image.mmap_mode = str(path), "w", mmap_mode
+        image._session = WriteSession(made.store, created=True)
+        image._watch()
+        return image
+
+    @classmethod
+    def _filled(cls, source: Source, options: StorageOptions, meta: Any, *, compressed: bool) -> Self:
+        labelled = any(not axis.name.startswith("d") for axis in source.spec.axes)
+        image = cls(meta=meta, axes=source.spec.axes if labelled else None)
+        image._fill(source, options, compressed=compressed)
+        return image
+
+
+def _metadata(meta: Mapping[str, Any] | Meta | None) -> Meta:
+    if meta is None:
+        return Meta()
+    if isinstance(meta, Meta):
+        return meta
+    if isinstance(meta, Mapping):
+        return Meta(source=dict(meta))
+    raise UsageError(f"meta is a mapping or a Meta, got {type(meta).__name__}.")
+
+
+def _axes_argument(axes: AxesLike | None, axis_labels: Sequence[Any] | None) -> tuple[Axis, ...] | None:
+    if axes is None:
+        return None
+    if axis_labels is not None:
+        raise UsageError("axes and axis_labels say the same thing; give one of them.")
+    return parse_axes(axes)
+
+
+def _reopened(kind: type[MLArray], path: str, mode: str, mmap_mode: MapMode) -> MLArray:
+    return kind.open(path, mode, mmap_mode)
+
+
+def _rebuilt(
+    kind: type[MLArray], values: NDArray | None, payload: bytes, axes_record: Any, compressed: bool
+) -> MLArray:
+    image = kind(values, meta=Meta.from_mapping(decode(payload)), compressed=compressed)
+    image._axes_record = axes_record
+    return image
