@@ -137,6 +137,14 @@ class BaseMeta:
         return cls(**d)
 
     @classmethod
+    def _from_checked(cls, values: Mapping[str, object]) -> Self:
+        """Return an object of all fields, given as rules and parts have made them: nothing is checked a second time."""
+        made = cls.__new__(cls)
+        for name, value in values.items():
+            object.__setattr__(made, name, read_only(value) if name in cls._MANAGED else value)
+        return made
+
+    @classmethod
     def ensure(cls, x: Any) -> Self:
         """Return `x` itself if it is of this class, else an object made from it; None gives the defaults."""
         if isinstance(x, cls):

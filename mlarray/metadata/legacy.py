@@ -15,10 +15,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from mlarray.errors import FormatError, MetadataError
+from mlarray.errors import FormatError
 from mlarray.metadata import schema
-from mlarray.metadata.codec import decode
-from mlarray.metadata.model import Meta
+from mlarray.metadata.codec import FREE_NAMESPACES, decode
+from mlarray.metadata.model import Meta, meta_of_checked
 
 METADATA_KEY: Final = "mlarray"
 """The vlmeta key of the metadata."""
@@ -95,7 +95,7 @@ def upgrade(payload: Mapping[str, Any], *, ndim: int | None = None) -> dict[str,
     _label_channel(mapping, unknown, ndim)
     for namespace, fields in schema.FIELDS.items():
         mapping[namespace] = {field: mapping[namespace].get(field) for field in fields}
-    for namespace in ("source", "extra"):
+    for namespace in FREE_NAMESPACES:
         mapping[namespace]["data"] = mapping[namespace]["data"] or {}
     _keep(mapping, unknown)
     return mapping
@@ -113,23 +113,26 @@ def build(mapping: Mapping[str, Mapping[str, Any]]) -> tuple[Meta, list[str]]:
     unknown: dict[str, Any] = {}
     fitting: dict[str, dict[str, Any]] = {}
     for namespace, fields in mapping.items():
-        fitting[namespace] = {}
+        fitting[namespace] = dict.fromkeys(fields)
         for field in _trial_order(namespace, fields):
             value, problems = fields[field], list[str]()
-            kept = schema.coerce(namespace, field, value, problems) if value is not None else None
-            if not problems and namespace == "spatial" and value is not None:
+            if value is None:
+                continue
+            kept = schema.coerce(namespace, field, value, problems)
+            if not problems and namespace == "spatial":
                 problems = schema.spatial_problems(fitting[namespace] | {field: kept})
             if problems:
                 warnings.append(f"{'; '.join(problems)}; the field is left out")
                 unknown[schema.path_of(namespace, field).removeprefix("meta.")] = value
-            elif value is not None:
+            else:
                 fitting[namespace][field] = kept
-    fitting["extra"].setdefault("data", {})
+    spatial = fitting["spatial"]
+    spatial["_num_spatial_axes"], spatial["_num_non_spatial_axes"] = schema.axis_counts(spatial["axis_labels"])
+    fitting["_has_array"]["has_array"] = bool(fitting["_has_array"]["has_array"])
+    for namespace in FREE_NAMESPACES:
+        fitting[namespace]["data"] = fitting[namespace]["data"] or {}
     _keep(fitting, unknown)
-    try:
-        return Meta(**fitting), warnings
-    except MetadataError as error:
-        return Meta(), [*warnings, f"the metadata cannot be read and is left out: {error}"]
+    return meta_of_checked(fitting), warnings
 
 
 def _trial_order(namespace: str, fields: Mapping[str, Any]) -> Sequence[str]:
@@ -148,7 +151,7 @@ def _fields_of(namespace: str, part: object, unknown: dict[str, Any], *, bare: b
     if len(fields) == 1:
         (only,) = fields
         wrapped = isinstance(part, Mapping) and part.keys() == {only}
-        if wrapped and not (bare and namespace in ("source", "extra")):
+        if wrapped and not (bare and namespace in FREE_NAMESPACES):
             return dict(part)  # type: ignore[call-overload,no-any-return]
         return {only: part}
     if namespace == "bbox" and isinstance(part, list):

@@ -323,6 +323,11 @@ _PARTS: Final[Mapping[str, type[BaseMeta]]] = MappingProxyType(
 )
 
 
+def meta_of_checked(mapping: Mapping[str, Mapping[str, Any]]) -> Meta:
+    """Return metadata of all namespaces and fields, values as the rules of ``schema.py`` return them, checked already."""
+    return Meta._from_checked({name: part._from_checked(mapping[name]) for name, part in _PARTS.items()})
+
+
 def update_managed(
     meta: Meta,
     *,

@@ -40,6 +40,9 @@ MAX_LINE: Final = 4096
 MAX_INT_KEY: Final = 2**61 - 1
 """Integers from here on may share their hash at will and make a dict quadratically slow."""
 
+STOP: Final = ord(".")
+
+_DOUBLE: Final = struct.Struct(">d").unpack_from
 _SCALARS: Final = frozenset({str, int, float, bool, bytes, complex, type(None)})
 
 
@@ -162,16 +165,19 @@ class _TreeCopy:
         if self.values < 0:
             raise FormatError(f"the value has more than {self.limits.max_operations} parts")
         kind = type(value)
+        if kind is float or kind is bool or value is None:
+            return value
         if kind in _SCALARS:
             self._charge(value)
             return value
         if depth >= self.limits.max_depth:
             raise FormatError(f"the value is nested deeper than {self.limits.max_depth} levels")
+        depth += 1
         if kind is list or kind is tuple:
-            return [self.copy(item, depth + 1) for item in cast("list[object]", value)]
+            return [self.copy(item, depth) for item in cast("list[object]", value)]
         if kind is dict:
             items = cast("dict[object, object]", value).items()
-            return {self._key(key): self.copy(item, depth + 1) for key, item in items}
+            return {self._key(key): self.copy(item, depth) for key, item in items}
         if isinstance(value, Pending):
             return value.finish()
         raise FormatError(f"a {kind.__name__.lstrip('_')} is not a plain value")
@@ -205,19 +211,18 @@ class _Machine:
 
     def run(self) -> object:
         operations, data = _OPERATIONS, self.data
-        while True:
-            if self.position >= len(data):
-                raise FormatError("the pickle ends before its STOP")
-            code = data[self.position]
-            self.position += 1
-            self.charge(1)
-            if code == 0x2E:  # STOP
-                break
-            operation = operations.get(code)
-            if operation is None:
-                raise FormatError(f"the pickle uses the operation {code:#04x}, which is not allowed")
-            operation(self)
-        if self.position != len(data) or len(self.stack) != 1 or self.marks:
+        try:
+            while (code := data[self.position]) != STOP:
+                self.position += 1
+                self.budget -= 1
+                if self.budget < 0:
+                    self.charge(0)
+                operations[code](self)
+        except KeyError as error:
+            if code in operations:
+                raise
+            raise FormatError(f"the pickle uses the operation {code:#04x}, which is not allowed") from error
+        if self.position != len(data) - 1 or len(self.stack) != 1 or self.marks:
             raise FormatError("the pickle leaves something behind its STOP")
         return self.stack[0]
 
@@ -361,6 +366,37 @@ def _fill(target: dict[object, object], items: list[object]) -> None:
         target[key] = value
 
 
+# The five most frequent operations are written out: a call per step would double the time of reading a header.
+
+
+def _short_text(machine: _Machine) -> None:
+    start = machine.position + 1
+    end = start + machine.data[machine.position]
+    if end > len(machine.data):
+        raise FormatError("the pickle claims more bytes than it has")
+    machine.stack.append(str(machine.data[start:end], "utf-8", "surrogatepass"))
+    machine.position = end
+
+
+def _memoize(machine: _Machine) -> None:
+    machine.memo[len(machine.memo)] = machine.stack[-1]
+
+
+def _get(machine: _Machine) -> None:
+    machine.stack.append(machine.memo[machine.data[machine.position]])
+    machine.position += 1
+
+
+def _small_integer(machine: _Machine) -> None:
+    machine.stack.append(machine.data[machine.position])
+    machine.position += 1
+
+
+def _double(machine: _Machine) -> None:
+    machine.stack.append(_DOUBLE(machine.data, machine.position)[0])
+    machine.position += 8
+
+
 def _unpack(machine: _Machine, layout: str, width: int) -> None:
     machine.stack.append(struct.unpack(layout, machine.take(width))[0])
 
@@ -390,18 +426,18 @@ _OPERATIONS: Final[Mapping[int, Callable[[_Machine], None]]] = MappingProxyType(
         ord("]"): lambda m: m.stack.append([]),
         ord("}"): lambda m: m.stack.append({}),
         # numbers
-        ord("K"): lambda m: m.stack.append(m.unsigned(1)),
+        ord("K"): _small_integer,
         ord("M"): lambda m: m.stack.append(m.unsigned(2)),
         ord("J"): lambda m: _unpack(m, "<i", 4),
         ord("I"): _Machine.text_integer,
         ord("L"): _Machine.text_integer,
         0x8A: lambda m: m.long_integer(1),
         0x8B: lambda m: m.long_integer(4),
-        ord("G"): lambda m: _unpack(m, ">d", 8),
+        ord("G"): _double,
         ord("F"): _text_float,
         # text and bytes
         ord("V"): _Machine.raw_unicode,
-        0x8C: lambda m: m.text(1),
+        0x8C: _short_text,
         ord("X"): lambda m: m.text(4),
         0x8D: lambda m: m.text(8),
         ord("C"): lambda m: m.stack.append(m.take(m.unsigned(1))),
@@ -423,11 +459,11 @@ _OPERATIONS: Final[Mapping[int, Callable[[_Machine], None]]] = MappingProxyType(
         ord("0"): _pop,
         ord("1"): lambda m: m.pop_mark().clear(),
         ord("2"): _duplicate,
-        0x94: lambda m: m.put(len(m.memo)),
+        0x94: _memoize,
         ord("q"): lambda m: m.put(m.unsigned(1)),
         ord("r"): lambda m: m.put(m.unsigned(4)),
         ord("p"): lambda m: m.put(int(m.line())),
-        ord("h"): lambda m: m.get(m.unsigned(1)),
+        ord("h"): _get,
         ord("j"): lambda m: m.get(m.unsigned(4)),
         ord("g"): lambda m: m.get(int(m.line())),
         # the table

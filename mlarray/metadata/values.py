@@ -15,7 +15,7 @@ only what JSON can hold, so that every reader, in any language, can use it. The 
   ``bytes``     base64
   ``complex``   ``[real, imaginary]``
   ``tuple``     list of the items (likewise ``set`` and ``frozenset``, sorted by their stored form)
-  ``date``      ISO 8601 (likewise ``datetime`` and ``time``)
+  ``date``      ISO 8601 (likewise ``datetime`` and ``time``; ``fold`` and the name of a zone are dropped)
   ``timedelta`` ``[days, seconds, microseconds]``
   ``numpy``     ``{"dtype": "<f4", "data": base64}``, one scalar
   ``ndarray``   ``{"dtype": "<f4", "shape": [2, 3], "data": base64 of the C-order bytes}``
