@@ -94,11 +94,17 @@ class SinkOptions:
         The conversion record to store inside the file, plain JSON values.
     threads : int
         Threads that compression may use.
+    sample : ndarray, optional
+        Voxels from the centre of the array, for choices that depend on the data; see the format's ``sample_region``.
+    hold_bytes : int
+        Without a sample: how much of what is written first the sink may hold in memory until the centre has been seen.
     """
 
     storage: Mapping[str, object] = field(default_factory=dict)
     record: Mapping[str, object] = field(default_factory=dict)
     threads: int = 1
+    sample: NDArray | None = None
+    hold_bytes: int = 0
 
 
 @runtime_checkable

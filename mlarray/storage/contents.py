@@ -19,7 +19,6 @@ from mlarray.storage.options import COMPRESSION_THREADS, StorageOptions
 
 AXES_RECORD = "mla_axes"
 CONVERSION_RECORD = "mla_record"
-_OLD_METALAYER = "med_blosc2"
 
 
 def stored_metadata(store: BloscStore) -> Meta:
@@ -30,10 +29,8 @@ def stored_metadata(store: BloscStore) -> Meta:
     records: dict[str, object] = {}
     if METADATA_RECORD in store.record_names():
         records[METADATA_RECORD] = store.record(METADATA_RECORD)
-    old: dict[str, object] = {}
-    if not records and store.path is not None:
-        old = {name: raw for name, raw in read_header(store.path).metalayers.items() if name == _OLD_METALAYER}
-    meta, problems = read_metadata(records, old)
+    layers = {} if store.path is None else dict(read_header(store.path).metalayers)
+    meta, problems = read_metadata(records, layers)
     for problem in problems:
         warnings.warn(f"{store.path or 'The array'}: {problem}", MetadataWarning, stacklevel=4)
     return meta

@@ -1,0 +1,253 @@
+"""``.mla`` files as source and sink: our own format, read by blocks and written in whole chunks."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from collections.abc import Mapping
+from copy import deepcopy
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from mlarray.axes import Axis
+from mlarray.errors import MetadataWarning
+from mlarray.layout import Layout
+from mlarray.metadata import Meta, update_managed
+from mlarray.metadata.spatial import spatial_fields, spec_of
+from mlarray.region import Region
+from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase, SourceInfo
+from mlarray.spec import ArraySpec
+from mlarray.storage import integrity
+from mlarray.storage.allocate import allocate
+from mlarray.storage.blosc import BloscStore, open_store
+from mlarray.storage.contents import AXES_RECORD, CONVERSION_RECORD, array_records, stored_metadata
+from mlarray.storage.filters import sample_region as centred_region
+from mlarray.storage.options import StorageOptions
+from mlarray.storage.publish import PendingFile
+
+METADATA_VERSION = "v0"
+
+
+class MlaSource(SourceBase):
+    """The array in an ``.mla`` file; a pickled copy opens the file again.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    format_name : str
+        Name of the format row.
+    unlabelled : tuple of Axis, optional
+        Axes to assume where the file says nothing and has that many axes.
+    """
+
+    access = Access.REGION
+
+    def __init__(self, path: Path, format_name: str = "mla", unlabelled: tuple[Axis, ...] = ()) -> None:
+        self._arguments = (path, format_name, unlabelled)
+        self._store: BloscStore | None = None
+        store = self._opened()
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", MetadataWarning)
+            meta = stored_metadata(store)
+        notes = [Note("metadata-unreadable", str(warning.message)) for warning in caught]
+        axes_record: object = store.record(AXES_RECORD)
+        if meta.spatial.axis_labels is None and len(unlabelled) == len(store.shape):
+            names = "".join(axis.name for axis in unlabelled)
+            notes.append(Note("axes-assumed", f"The file does not name its axes; {names} is assumed."))
+            meta.spatial.axis_labels = [axis.label for axis in unlabelled]
+            axes_record = [axis.to_dict() for axis in unlabelled]
+        self.spec = spec_of(store.shape, store.dtype.newbyteorder("="), meta.spatial, axes_record)
+        self.order = tuple(range(self.spec.ndim))
+        self.chunks = store.chunks
+        self.info = SourceInfo(
+            format=format_name,
+            files=(path,),
+            header=dict(meta.source.data),
+            notes=tuple(notes),
+            is_seg=meta.is_seg.is_seg,
+            record=_parsed_record(store.record(CONVERSION_RECORD)),
+            meta=meta,
+        )
+
+    def read(self, region: Region, out: NDArray | None = None) -> NDArray:
+        """Return the voxels of ``region``."""
+        return self._opened().read(region, self._target(region, out))
+
+    def close(self) -> None:
+        """Release the file; a later read opens it again."""
+        if self._store is not None:
+            self._store.close()
+        self._store = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (MlaSource, self._arguments)
+
+    def _opened(self) -> BloscStore:
+        if self._store is None:
+            store = open_store(self._arguments[0])
+            integrity.refuse_unfinished(store)
+            self._store = store
+        return self._store
+
+
+class MlaSink:
+    """Writes an ``.mla`` file.
+
+    The filter is chosen by ``options.sample``. Without one, what arrives first is held in memory (at most
+    ``options.hold_bytes``) until the centre of the array has been seen; where that is not enough, the choice falls on what
+    has been seen.
+    """
+
+    access = Access.REGION
+
+    def __init__(self, path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> None:
+        self.spec = spec
+        self.order = tuple(range(spec.ndim))
+        self._info = info
+        self._options = options
+        self._storage = StorageOptions.from_mapping(options.storage)
+        self._layout = self._storage.layout(spec)
+        self.chunks = self._layout.chunks
+        self._centre = centred_region(spec.shape, self.chunks)
+        self._held: list[tuple[Region, NDArray]] = []
+        self._held_bytes = 0
+        self._store: BloscStore | None = None
+        self._fields: Mapping[str, Any] = {}
+        self._finished = False
+        self._pending = PendingFile(path)
+        self.path = self._pending.path
+        if options.sample is not None or self._storage.cparams is not None or not spec.size:
+            self._allocate(options.sample, "the centre")
+
+    def write(self, region: Region, block: NDArray) -> None:
+        """Store ``block``, which covers whole chunks except at the border, at ``region``."""
+        if self._store is not None:
+            self._store.write(region, block)
+            return
+        if self._held_bytes + block.nbytes > self._options.hold_bytes:
+            seen = [*self._held, (region, block)]
+            self._release_held(*_middle_of(seen, self._centre.shape))
+            self.write(region, block)
+            return
+        self._held.append((region, block.copy()))
+        self._held_bytes += block.nbytes
+        sample = _assembled(self._held, self._centre, self.spec.dtype)
+        if sample is not None:
+            self._release_held(sample, "the centre")
+
+    def finish(self) -> None:
+        """Store metadata, record and checksums, and close the file under its temporary name."""
+        if self._finished:
+            return
+        if self._store is None:
+            self._release_held(*_middle_of(self._held, self._centre.shape))
+        assert self._store is not None
+        meta, axes = _metadata_for(self.spec, self._info)
+        update_managed(meta, blosc2=self._fields)
+        for name, value in array_records(meta, axes).items():
+            self._store.put_record(name, value)
+        if self._options.record:
+            self._store.put_record(CONVERSION_RECORD, json.dumps(dict(self._options.record), sort_keys=True))
+        integrity.finish(self._store)
+        self._store.close()
+        self._finished = True
+
+    def publish(self) -> None:
+        """Finish the file and give it its final name."""
+        self.finish()
+        self._pending.publish()
+
+    def abort(self) -> None:
+        """Remove what was written."""
+        if self._store is not None:
+            self._store.close()
+        self._finished = True
+        self._pending.abort()
+
+    def _allocate(self, sample: NDArray | None, place: str) -> None:
+        made = allocate(
+            self.spec, self._storage, path=self.path, sample=sample, place=place, threads=self._options.threads
+        )
+        integrity.mark_unfinished(made.store)
+        self._store, self._fields = made.store, made.fields
+
+    def _release_held(self, sample: NDArray | None, place: str) -> None:
+        self._allocate(sample, place)
+        held, self._held, self._held_bytes = self._held, [], 0
+        for region, block in held:
+            self.write(region, block)
+
+
+def open_source(path: Path) -> MlaSource:
+    """Open an ``.mla`` file; only its header and metadata are read."""
+    return MlaSource(path)
+
+
+def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> MlaSink:
+    """Create an ``.mla`` file that takes the voxels of ``spec``."""
+    return MlaSink(path, spec, info, options)
+
+
+def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
+    """Name what an ``.mla`` file cannot keep: nothing, for any array that has a spec."""
+    return ()
+
+
+def plan_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
+    """Return the layout that a file for ``spec`` would get."""
+    return StorageOptions.from_mapping(storage).layout(spec)
+
+
+def sample_region(spec: ArraySpec, storage: Mapping[str, Any]) -> Region:
+    """Return the region whose voxels decide the filter: one chunk around the centre."""
+    return centred_region(spec.shape, plan_layout(spec, storage).chunks)
+
+
+def _metadata_for(spec: ArraySpec, info: SourceInfo) -> tuple[Meta, list[dict[str, object]] | None]:
+    """Return metadata and full axes for a file made from a source."""
+    labelled = any(not axis.name.startswith("d") or axis.type != "space" for axis in spec.axes)
+    if isinstance(info.meta, Meta):
+        meta = deepcopy(info.meta)
+    else:
+        meta = Meta(source=dict(info.header), is_seg=info.is_seg)
+        for name, value in spatial_fields(spec, labelled=labelled).items():
+            if value is not None:
+                setattr(meta.spatial, name, value)
+        update_managed(meta, image_meta_format=info.format or None)
+    update_managed(meta, shape=spec.shape, has_array=True, mlarray_version=METADATA_VERSION)
+    return meta, [axis.to_dict() for axis in spec.axes] if labelled else None
+
+
+def _assembled(pieces: list[tuple[Region, NDArray]], wanted: Region, dtype: np.dtype[Any]) -> NDArray | None:
+    """Return the voxels of ``wanted`` out of pieces that do not overlap, or None while some are missing."""
+    common = [(region.intersect(wanted), region, block) for region, block in pieces]
+    if sum(part.size for part, _, _ in common) < wanted.size:
+        return None
+    result = np.empty(wanted.shape, dtype)
+    for part, region, block in common:
+        if not part.is_empty():
+            result[part.relative_to(wanted).slices] = block[part.relative_to(region).slices]
+    return result
+
+
+def _middle_of(pieces: list[tuple[Region, NDArray]], extent: tuple[int, ...]) -> tuple[NDArray | None, str]:
+    """Return a chunk-sized sample around the middle of what has been seen, and where that is."""
+    if not pieces:
+        return None, ""
+    region, block = pieces[len(pieces) // 2]
+    local = centred_region(block.shape, extent)
+    place = local.translate(region.start)
+    return block[local.slices], f"{place.start} to {place.stop} (the first part of a stream)"
+
+
+def _parsed_record(record: object) -> Mapping[str, object]:
+    if not isinstance(record, str):
+        return {}
+    try:
+        parsed = json.loads(record)
+    except (ValueError, RecursionError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
