@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from mlarray.geometry import POSITION_ATOL_MM, SPACING_RTOL, Geometry
+from mlarray.geometry import ALL_PARTS, POSITION_ATOL_MM, SPACING_RTOL, Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.spec import ArraySpec
@@ -24,20 +24,24 @@ class AxisMap:
 
     Parameters
     ----------
-    order : tuple of int
-        ``order[i]`` is the axis of the first array that axis ``i`` of the second one is.
+    ndim : int
+        Axes of the first array; those that are no axis of the second have one voxel.
+    order : tuple of int or None
+        ``order[i]`` is the axis of the first array that axis ``i`` of the second one is; None for an axis of one voxel that
+        the first does not have.
     flipped : tuple of bool
         Per axis of the second array, whether it runs the other way.
     """
 
-    order: tuple[int, ...]
+    ndim: int
+    order: tuple[int | None, ...]
     flipped: tuple[bool, ...]
 
     def region(self, region: Region, shape: tuple[int, ...]) -> Region:
         """Return the region of the second array, of ``shape``, that a region of the first one is."""
         start, stop = [], []
         for axis, (source, flip) in enumerate(zip(self.order, self.flipped, strict=True)):
-            low, high = region.start[source], region.stop[source]
+            low, high = (0, 1) if source is None else (region.start[source], region.stop[source])
             start.append(shape[axis] - high if flip else low)
             stop.append(shape[axis] - low if flip else high)
         return Region(tuple(start), tuple(stop))
@@ -45,7 +49,10 @@ class AxisMap:
     def back(self, block: NDArray) -> NDArray:
         """Return voxels of the second array in the axis order of the first."""
         unflipped = block[tuple(slice(None, None, -1 if flip else 1) for flip in self.flipped)]
-        return unflipped.transpose([self.order.index(axis) for axis in range(block.ndim)])
+        kept = unflipped.squeeze(tuple(axis for axis, source in enumerate(self.order) if source is None))
+        present = [source for source in self.order if source is not None]
+        turned = kept.transpose([present.index(source) for source in sorted(present)])
+        return np.expand_dims(turned, tuple(axis for axis in range(self.ndim) if axis not in present))
 
 
 def differences(first: ArraySpec, second: ArraySpec) -> tuple[str, ...]:
@@ -85,25 +92,27 @@ def differences(first: ArraySpec, second: ArraySpec) -> tuple[str, ...]:
 def axis_map(first: ArraySpec, second: ArraySpec) -> AxisMap | None:
     """Return how the axes of ``first`` become those of ``second``, or None when no order of axes makes them one grid.
 
-    Non-spatial axes are matched in the order in which they stand. Without geometry on both sides the axes must agree as
-    they are.
+    Non-spatial axes are matched in the order in which they stand, those of one voxel left out where only one array has
+    them. Parts of a geometry that one side does not know are not compared, and the axes must then agree as they are.
     """
-    if first.ndim != second.ndim or sum(first.spatial) != sum(second.spatial):
-        return None
     spatial = _spatial_map(first, second)
     if spatial is None:
         return None
-    positions = [i for i, is_space in enumerate(first.spatial) if is_space]
-    others = iter([i for i, is_space in enumerate(first.spatial) if not is_space])
-    pairs = iter(spatial)
-    order, flipped = [], []
-    for is_space in second.spatial:
-        source, flip = next(pairs) if is_space else (0, False)
-        order.append(positions[source] if is_space else next(others))
-        flipped.append(flip)
-    if tuple(first.shape[axis] for axis in order) != second.shape:
+    positions = [axis for axis, is_space in enumerate(first.spatial) if is_space]
+    others = [axis for axis, is_space in enumerate(first.spatial) if not is_space]
+    theirs = [axis for axis, is_space in enumerate(second.spatial) if not is_space]
+    if len(others) != len(theirs):
+        others = [axis for axis in others if first.shape[axis] != 1]
+        theirs = [axis for axis in theirs if second.shape[axis] != 1]
+        if len(others) != len(theirs):
+            return None
+    matched: dict[int, tuple[int, bool]] = dict(zip(theirs, [(axis, False) for axis in others], strict=True))
+    spaces = [axis for axis, is_space in enumerate(second.spatial) if is_space]
+    matched |= {axis: (positions[source], flip) for axis, (source, flip) in zip(spaces, spatial, strict=True)}
+    if any(first.shape[source] != second.shape[axis] for axis, (source, _) in matched.items()):
         return None
-    return AxisMap(tuple(order), tuple(flipped))
+    order = tuple(matched[axis][0] if axis in matched else None for axis in range(second.ndim))
+    return AxisMap(first.ndim, order, tuple(matched.get(axis, (0, False))[1] for axis in range(second.ndim)))
 
 
 def same_frame(first: Geometry, second: Geometry) -> tuple[Geometry, Geometry]:
@@ -116,9 +125,14 @@ def same_frame(first: Geometry, second: Geometry) -> tuple[Geometry, Geometry]:
 
 def _spatial_map(first: ArraySpec, second: ArraySpec) -> list[tuple[int, bool]] | None:
     count = sum(first.spatial)
+    if count != sum(second.spatial):
+        return None
+    as_they_are = [(axis, False) for axis in range(count)]
     if first.geometry is None or second.geometry is None:
-        return [(axis, False) for axis in range(count)]
+        return as_they_are
     one, other = same_frame(first.geometry, second.geometry)
+    if one.known != ALL_PARTS or other.known != ALL_PARTS:
+        return None if differences(first, second) else as_they_are
     if one.coord_system != other.coord_system and None not in (one.coord_system, other.coord_system):
         return None
     index_map = np.linalg.inv(other.affine) @ one.affine  # index of the first to index of the second

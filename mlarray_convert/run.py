@@ -214,7 +214,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
         sink.finish()
         if request.verify is not Verify.NONE:
             checked = digests if request.verify is Verify.FULL else ()
-            check_written(sink.path, request.target, sink.spec, digests=checked, progress=work.done)
+            check_written(sink.path, request.target, plan.spec, digests=checked, progress=work.done)
         checksum = file_checksum(sink.path)
         sink.publish()
     except BaseException as error:  # also when the worker is told to stop: no partial file stays

@@ -1,0 +1,112 @@
+"""``mla convert``: options in, :func:`mlarray_convert.batch.run_request`, text and JSON out."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+import click
+
+from mlarray.errors import UsageError
+from mlarray.formats.table import FORMATS
+from mlarray_convert.batch import Ended, Event, Found, run_request
+from mlarray_convert.cli.render import ConvertView
+from mlarray_convert.report import Report, case_fields, json_lines
+from mlarray_convert.request import IfExists, Verify, make_request
+from mlarray_convert.run import Outcome
+
+_TARGETS = [row.name for row in FORMATS if row.writes]
+
+
+@click.command(short_help="Convert files and data sets, by default to .mla.")
+@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="IN...")
+@click.option(
+    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Folder, or for one input file also a file."
+)
+@click.option("--to", type=click.Choice(_TARGETS), help="Target format.  [default: by the suffix of OUT, else mla]")
+@click.option("--patch-size", metavar="N|N,N,N", help="Patch that will be read; chunks follow from it.  [default: 192]")
+@click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: as many as fit]")
+@click.option("--memory", metavar="SIZE", help="Limit of each worker, such as 8GB.  [default: 80 % of what is free]")
+@click.option("--if-exists", type=click.Choice([one.value for one in IfExists]), default="skip", show_default=True,
+              help="skip: keep outputs that are up to date, make stale ones again.")  # fmt: skip
+@click.option("--verify", type=click.Choice([one.value for one in Verify]), default="quick", show_default=True,
+              help="How an output is checked before it gets its name.")  # fmt: skip
+@click.option("--labels", metavar="auto|none|GLOB", default="auto", show_default=True,
+              help="Which files are segmentations.")  # fmt: skip
+@click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
+@click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
+@click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")
+@click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
+@click.option("-v", "--verbose", is_flag=True, help="Show every note, and tracebacks.")
+def command(inputs: tuple[Path, ...], json_path: str | None, **options: Any) -> int:
+    """Convert files and data sets, by default to .mla.
+
+    A folder is converted with all its subfolders: `mla convert DATASET/` writes DATASET_mla/ beside it. Segmentations are
+    recognised by the names of files and folders and stored in the smallest integer type that holds them.
+
+    Cases that fail do not stop the others. A second run skips what is up to date.
+
+    \b
+    Exit codes: 0 all converted or up to date, 2 wrong use, 3 nothing to convert,
+    4 some cases failed, 5 all failed, 6 verification failed, 130 interrupted.
+    """  # noqa: D301  click's mark for lines that stay as they are is the backspace character itself
+    quiet, verbose = options.pop("quiet"), options.pop("verbose")
+    if quiet and verbose:
+        raise UsageError("--quiet and --verbose exclude each other.")
+    request = make_request(inputs, **options)
+    view = ConvertView(quiet=quiet, verbose=verbose, dry_run=request.dry_run)
+    with _opened(json_path) as stream:
+        collector = _Collector(view, stream)
+        try:
+            report = run_request(request, on_event=collector)
+        except KeyboardInterrupt:
+            report = collector.interrupted(dry_run=request.dry_run)
+        finally:
+            view.close()
+        if stream is not None:
+            stream.write(json_lines([report.summary()]))
+            stream.flush()
+    view.summary(report)
+    return int(report.exit_code)
+
+
+class _Collector:
+    """Keeps what arrived, so that an interrupted run can still be reported."""
+
+    def __init__(self, view: ConvertView, stream: TextIO | None) -> None:
+        self._view = view
+        self._stream = stream
+        self._outcomes: dict[int, Outcome] = {}
+        self._names: tuple[str, ...] = ()
+        self._began = time.perf_counter()
+
+    def __call__(self, event: Event) -> None:
+        if isinstance(event, Found):
+            self._names = tuple(case.name for case in event.discovery.cases)
+        if isinstance(event, Ended):
+            self._outcomes[event.index] = event.outcome
+            if self._stream is not None:
+                self._stream.write(json_lines([case_fields(event.outcome)]))
+                self._stream.flush()
+        self._view(event)
+
+    def interrupted(self, *, dry_run: bool) -> Report:
+        """Return the report of a run that did not end by itself."""
+        done = tuple(self._outcomes[index] for index in sorted(self._outcomes))
+        rest = tuple(name for index, name in enumerate(self._names) if index not in self._outcomes)
+        return Report(done, time.perf_counter() - self._began, dry_run, rest, interrupted=True)
+
+
+@contextlib.contextmanager
+def _opened(path: str | None) -> Iterator[TextIO | None]:
+    if path is None:
+        yield None
+    elif path == "-":
+        yield sys.stdout
+    else:
+        with Path(path).open("w", encoding="ascii") as file:
+            yield file

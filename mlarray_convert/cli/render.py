@@ -1,0 +1,311 @@
+"""How does everything look on a terminal? All text for people is made here.
+
+File names and messages may hold anything, also characters that move the cursor or recolour the screen: they are escaped.
+Colour and the progress bar appear on a terminal only; a log file gets plain lines.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TextIO
+
+import click
+
+if TYPE_CHECKING:
+    from mlarray_convert.batch import Event, Found
+    from mlarray_convert.plan import CasePlan
+    from mlarray_convert.report import Report
+    from mlarray_convert.run import Outcome
+
+_COLOURS = {"ok": "green", "warned": "yellow", "skipped": "blue", "failed": "red"}
+_SHOWN_WARNINGS = 20
+_BAR = "{desc} {percentage:3.0f}%|{bar}| {n_fmt}/{total_fmt} [{elapsed}<{remaining}, {rate_fmt}]"
+
+
+def plain(text: str, *, keep: str = "") -> str:
+    r"""Return ``text`` with control and other invisible characters written as escapes.
+
+    Examples
+    --------
+    >>> plain("red\x1b[31m.nii")
+    'red\\x1b[31m.nii'
+    """
+    return "".join(
+        c if c in keep or unicodedata.category(c) not in ("Cc", "Cf", "Cs", "Zl", "Zp") else _escaped(c) for c in text
+    )
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")
+
+
+def error_text(message: str, hint: str = "") -> str:
+    """Return the line that reports an error."""
+    return click.style("Error: ", fg="red", bold=True) + plain(f"{message} {hint}".strip())
+
+
+def amount(count: float) -> str:
+    """Return a number of bytes in decimal units.
+
+    Examples
+    --------
+    >>> amount(0), amount(1536), amount(2_400_000)
+    ('0 B', '1.5 kB', '2.4 MB')
+    """
+    for unit in ("B", "kB", "MB", "GB"):
+        if count < 1000:
+            return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
+        count /= 1000
+    return f"{count:.1f} TB"
+
+
+def by(extents: Iterable[object]) -> str:
+    """Return extents joined by a multiplication sign a terminal of any encoding can show."""
+    return " x ".join(str(extent) for extent in extents)
+
+
+def duration(seconds: float) -> str:
+    """Return a duration for people."""
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes} min {rest} s" if minutes < 60 else f"{minutes // 60} h {minutes % 60} min"
+
+
+def fields(rows: Mapping[str, object]) -> str:
+    """Return names and values in two columns; rows without a value are left out."""
+    shown = {name: value for name, value in rows.items() if value not in (None, "", (), [])}
+    width = max((len(name) for name in shown), default=0)
+    return "\n".join(
+        f"{click.style(name.ljust(width), bold=True)}  {plain(str(value))}" for name, value in shown.items()
+    )
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Return rows in columns that are as wide as they need."""
+    cells = [[plain(cell) for cell in row] for row in rows]
+    widths = [max(len(row[column]) for row in [list(header), *cells]) for column in range(len(header))]
+    lines = [click.style("  ".join(name.ljust(w) for name, w in zip(header, widths, strict=True)).rstrip(), bold=True)]
+    lines += ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)).rstrip() for row in cells]
+    return "\n".join(lines)
+
+
+class ConvertView:
+    """Shows a run of the converter as it goes, on standard error.
+
+    Parameters
+    ----------
+    quiet : bool
+        Only failures.
+    verbose : bool
+        Also notes of every case, what was ignored, tracebacks.
+    dry_run : bool
+        Whether plans are shown.
+    """
+
+    def __init__(self, *, quiet: bool, verbose: bool, dry_run: bool, stream: TextIO | None = None) -> None:
+        self._quiet = quiet
+        self._verbose = verbose
+        self._dry_run = dry_run
+        self._stream = stream if stream is not None else sys.stderr
+        self._bar: Any = None
+        self._sizes: tuple[int, ...] = ()
+        self._counted: dict[int, int] = {}
+        self._done = 0
+        self._warned: dict[str, int] = {}
+
+    def __call__(self, event: Event) -> None:
+        """Show what happened."""
+        from mlarray_convert.batch import Began, Ended, Found, Moved
+
+        if isinstance(event, Found):
+            self._found(event)
+        elif isinstance(event, Began) and self._verbose and not self._dry_run:
+            self._line(click.style(f"    begin {plain(event.case.name)} (worker process {event.pid})", dim=True))
+        elif isinstance(event, Moved):
+            self._advance(event.index, event.share)
+        elif isinstance(event, Ended):
+            self._ended(event.index, event.outcome)
+
+    def close(self) -> None:
+        """Remove the progress bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def summary(self, report: Report) -> None:
+        """Show how the run ended."""
+        from mlarray_convert.run import Status
+
+        self.close()
+        hidden = len(self._warned) - _SHOWN_WARNINGS
+        if hidden > 0 and not self._verbose and not self._quiet:
+            self._line(f"{hidden} more warnings are not shown; -v shows them, --json has all.")
+        if self._quiet and report.outcomes and not report.failed:
+            return
+        for outcome in report.failed:
+            self._line(click.style("failed  ", fg="red", bold=True) + plain(f"{outcome.case.source}: {outcome.reason}"))
+            if outcome.trace and self._verbose:
+                self._line(plain(outcome.trace.rstrip(), keep="\n\t"))
+            elif outcome.trace:
+                self._line("        Run again with -v for the traceback.")
+        if not report.outcomes:
+            self._line("There is nothing to convert; `mla formats` lists what can be read.")
+            return
+        written = [o for o in report.outcomes if o.status in (Status.OK, Status.WARNED)]
+        sizes = f"{amount(sum(o.bytes_in for o in written))} in, {amount(sum(o.bytes_out for o in written))} out"
+        verb = "to convert" if self._dry_run else "converted"
+        parts = [f"{len(written)} {verb}" + (f" ({sizes}{', estimated' if self._dry_run else ''})" if written else "")]
+        parts += [f"{report.count(Status.WARNED)} of them with warnings"] if report.count(Status.WARNED) else []
+        parts += [f"{report.count(Status.SKIPPED)} skipped"] if report.count(Status.SKIPPED) else []
+        parts += [click.style(f"{len(report.failed)} failed", fg="red")] if report.failed else []
+        parts += [f"{len(report.not_started)} not started"] if report.not_started else []
+        self._line(", ".join(parts) + f", in {duration(report.seconds)}.")
+        if self._dry_run:
+            self._line("Nothing was written: this was a dry run.")
+
+    def _found(self, event: Found) -> None:
+        self._sizes = event.sizes
+        found, share = event.discovery, event.share
+        if self._quiet or not found.cases:
+            return
+        total = sum(self._sizes)
+        self._line(
+            f"{len(found.cases)} cases, {amount(total)}; {share.workers} workers, {share.threads} threads each, "
+            f"at most {amount(share.memory_bytes)} each."
+        )
+        if self._verbose:
+            self._line(f"Available: {share.reason}. Ignored: {found.junk} junk files, {found.others} others.")
+        for path in event.removed:
+            self._line(plain(f"Removed {path}, left by an interrupted run."))
+        for remark in found.remarks:
+            self._line(plain(remark))
+        if self._stream.isatty() and not self._dry_run:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=max(1, total),
+                unit="B",
+                unit_scale=True,
+                file=self._stream,
+                leave=False,
+                dynamic_ncols=True,
+                bar_format=_BAR,
+                desc=f"0/{len(found.cases)} cases",
+            )
+
+    def _advance(self, index: int, share: float) -> None:
+        if self._bar is not None:
+            now = int(self._sizes[index] * share)
+            self._bar.update(max(0, now - self._counted.get(index, 0)))
+            self._counted[index] = max(now, self._counted.get(index, 0))
+
+    def _ended(self, index: int, outcome: Outcome) -> None:
+        self._done += 1
+        self._advance(index, 1.0)
+        if self._bar is not None:
+            self._bar.set_description_str(f"{self._done}/{len(self._sizes)} cases")
+        if self._quiet:
+            return
+        status = outcome.status.value
+        head = f"[{self._done}/{len(self._sizes)}] {click.style(status.ljust(7), fg=_COLOURS[status])} "
+        self._line(head + plain(f"{outcome.case.name}{_detail(outcome, dry_run=self._dry_run)}"))
+        if outcome.plan is not None:
+            self._line(_plan_text(outcome.plan))
+        for warning in outcome.warnings:
+            self._warn(warning)
+
+    def _warn(self, warning: str) -> None:
+        self._warned[warning] = self._warned.get(warning, 0) + 1
+        first = self._warned[warning] == 1 and len(self._warned) <= _SHOWN_WARNINGS
+        if first or self._verbose:
+            self._line("        " + click.style("note: ", fg="yellow") + plain(warning))
+
+    def _line(self, text: str) -> None:
+        shown = text if self._stream.isatty() else click.unstyle(text)
+        if self._bar is not None:
+            self._bar.write(shown, file=self._stream)
+            return
+        try:
+            print(shown, file=self._stream, flush=True)
+        except UnicodeEncodeError:  # a terminal that cannot show the name of a file
+            encoding = self._stream.encoding or "ascii"
+            print(shown.encode(encoding, "backslashreplace").decode(encoding), file=self._stream, flush=True)
+
+
+class ByteBar:
+    """A progress bar over bytes, on a terminal only.
+
+    Parameters
+    ----------
+    total : int
+        Bytes.
+    what : str
+        Stands before the bar.
+    """
+
+    def __init__(self, total: int, what: str) -> None:
+        self._bar: Any = None
+        self._began = time.monotonic()
+        if sys.stderr.isatty() and total > 0:
+            from tqdm import tqdm
+
+            self._bar = tqdm(
+                total=total, unit="B", unit_scale=True, leave=False, desc=plain(what), dynamic_ncols=True, delay=0.5
+            )
+
+    def __enter__(self) -> ByteBar:
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self._bar is not None:
+            self._bar.close()
+
+    def __call__(self, count: int) -> None:
+        """Count bytes."""
+        if self._bar is not None:
+            self._bar.update(count)
+
+
+def _detail(outcome: Outcome, *, dry_run: bool) -> str:
+    if outcome.status.value == "failed":
+        return ""
+    if outcome.status.value == "skipped":
+        return f"  {outcome.reason}"
+    if dry_run:
+        return f"  ({outcome.reason})" if outcome.reason else ""
+    sizes = f"{amount(outcome.bytes_in)} -> {amount(outcome.bytes_out)}"
+    reason = f"  ({outcome.reason})" if outcome.reason else ""
+    return f"  {by(outcome.shape)} {outcome.dtype}  {sizes}  {duration(outcome.seconds)}{reason}"
+
+
+def _plan_text(plan: CasePlan) -> str:
+    geometry = plan.spec.geometry
+    kind = str(plan.spec.dtype)
+    if plan.source_spec.dtype.newbyteorder("=") != plan.spec.dtype:
+        kind = f"{plan.source_spec.dtype} -> {kind}"
+    rows: list[tuple[str, str]] = [
+        ("source", f"{plan.case.source} ({amount(plan.bytes_in)})"),
+        ("output", f"{plan.case.output} (about {amount(plan.estimated_bytes)})"),
+        ("voxels", f"{by(plan.spec.shape)} ({', '.join(axis.name for axis in plan.spec.axes)})  {kind}"),
+    ]
+    if plan.dtype_reason:
+        rows.append(("", plan.dtype_reason))
+    if geometry is not None and "spacing" in geometry.known:
+        spacing = by(f"{step:.6g}" for step in geometry.spacing)
+        rows.append(("spacing", f"{spacing} mm, orientation {geometry.orientation or 'unknown'}"))
+    else:
+        rows.append(("spacing", "unknown"))
+    if plan.layout is not None:
+        rows.append(("layout", plan.layout.reason))
+    tile = f"{len(plan.tiles)} tiles of {by(plan.tiles.tile)} ({plan.tiles.reason})"
+    if plan.spool:
+        tile += ", decoded into a temporary file first"
+    rows += [
+        ("copy", tile),
+        ("memory", f"{amount(plan.peak_bytes)} at most, limit {amount(plan.limit_bytes)}"),
+    ]
+    return "\n".join(f"        {click.style(name.ljust(8), dim=True)}{plain(text)}" for name, text in rows)
