@@ -157,8 +157,12 @@ class StreamBytes:
                 self._drop()
                 if isinstance(error, FormatError) or (isinstance(error, OSError) and error.errno is not None):
                     raise
-                if isinstance(error, EOFError) and found < self._start + self._length:
-                    raise short_data(self._path, self._start + self._length, found) from error
+                if isinstance(error, EOFError):
+                    raise FormatError(
+                        f"{self._path} is cut in the middle of its compressed stream: {self._start + self._length} bytes "
+                        f"are needed, {found} were decoded before that.",
+                        hint="Copy or export it again.",
+                    ) from error
                 raise FormatError(f"{self._path} is damaged: {error}.", hint="Restore it from its source.") from error
 
     def close(self) -> None:

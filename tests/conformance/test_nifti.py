@@ -15,13 +15,25 @@ from mlarray.formats.nifti import open_source
 from mlarray.metadata.values import to_jsonable
 from mlarray.region import Region
 from mlarray.sources.base import Access
-from tests.conformance.nifti_files import RAW, codes, everything, gunzip_in_place, oblique, patch, ras_of, save_source, scaled
+from tests.conformance.nifti_files import (
+    RAW,
+    codes,
+    everything,
+    gunzip_in_place,
+    oblique,
+    patch,
+    ras_of,
+    save_source,
+    scaled,
+)
 
 POSITION_ATOL_MM = 1e-3  # the tolerance that the recorded cases grade geometry with
 ARRAY = np.arange(4 * 5 * 6, dtype=np.int16).reshape(4, 5, 6)  # file order x, y, z
 
 
-@pytest.mark.parametrize(("slope", "inter"), [(0, 0), (0, 100), (np.nan, np.nan), (np.inf, 0), (np.nan, 5), (0, np.nan)])
+@pytest.mark.parametrize(
+    ("slope", "inter"), [(0, 0), (0, 100), (np.nan, np.nan), (np.inf, 0), (np.nan, 5), (0, np.nan)]
+)
 def test_a_slope_that_is_zero_or_not_finite_means_no_scaling(tmp_path: Path, slope: float, inter: float) -> None:
     source = open_source(scaled(tmp_path / "a.nii", slope, inter))
     assert source.spec.dtype == np.int16
@@ -281,7 +293,9 @@ def test_an_analyze_pair_has_voxels_and_voxel_size(tmp_path: Path) -> None:
     assert source.spec.geometry.known == {"spacing"}
 
 
-@pytest.mark.parametrize(("unit", "stated", "spacing_mm"), [("micron", 500, 0.5), ("meter", 0.002, 2.0), ("mm", 3, 3.0)])
+@pytest.mark.parametrize(
+    ("unit", "stated", "spacing_mm"), [("micron", 500, 0.5), ("meter", 0.002, 2.0), ("mm", 3, 3.0)]
+)
 def test_lengths_become_millimetres(tmp_path: Path, unit: str, stated: float, spacing_mm: float) -> None:
     affine = np.diag([stated, stated, stated, 1])
     affine[0, 3] = 10 * stated
@@ -379,7 +393,9 @@ def test_each_voxel_stays_where_it_was(tmp_path: Path) -> None:
     values, other = everything(source), np.asanyarray(again.dataobj)
     for value in range(data.size):
         expected = (oblique() @ [*np.argwhere(data == value)[0], 1])[:3]
-        np.testing.assert_allclose(ras_of(source, tuple(np.argwhere(values == value)[0])), expected, atol=POSITION_ATOL_MM)
+        np.testing.assert_allclose(
+            ras_of(source, tuple(np.argwhere(values == value)[0])), expected, atol=POSITION_ATOL_MM
+        )
         place = (again.affine @ [*np.argwhere(other == value)[0], 1])[:3]
         np.testing.assert_allclose(place, expected, atol=POSITION_ATOL_MM)
 
