@@ -13,14 +13,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
-import msgpack
 import numpy as np
 
 from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.frame import read_header
+from mlarray.storage.frame import plain_value, read_header
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
@@ -146,16 +145,18 @@ class BloscStore:
     def record(self, name: str) -> Any:
         """Return a decoded record, or None where there is none.
 
-        blosc2's own decoder would follow references and evaluate expressions that a record may hold; this one knows plain
-        values only.
+        Raises
+        ------
+        FormatError
+            When the record is no plain value.
         """
         raw = self.record_bytes(name)
         if raw is None:
             return None
-        try:
-            return msgpack.unpackb(raw, strict_map_key=False, ext_hook=_refuse_extension)
-        except (ValueError, RecursionError, msgpack.UnpackException) as error:
-            raise FormatError(f"Record {name!r} of {self.path or 'the array'} cannot be decoded.") from error
+        value = plain_value(raw)
+        if value is None:
+            raise FormatError(f"Record {name!r} of {self.path or 'the array'} cannot be decoded.")
+        return value
 
     def put_record(self, name: str, value: object) -> None:
         """Store a plain value under a name."""
@@ -357,7 +358,3 @@ def _cparams(params: Params, dtype: np.dtype[Any], *, shuffle: bool, threads: in
         filters=filters,
         filters_meta=[0],
     )
-
-
-def _refuse_extension(code: int, data: bytes) -> object:
-    raise ValueError(f"a msgpack extension of type {code} with {len(data)} bytes")

@@ -13,7 +13,7 @@ from mlarray.sources.tiles import plan_tiles
 from mlarray.storage.allocate import allocate
 from mlarray.storage.blosc import BloscStore
 from mlarray.storage.filters import sample_region
-from mlarray.storage.frame import read_header
+from mlarray.storage.frame import plain_value, read_header
 from mlarray.storage.integrity import METADATA_RECORD
 from mlarray.storage.options import COMPRESSION_THREADS, StorageOptions
 
@@ -29,7 +29,8 @@ def stored_metadata(store: BloscStore) -> Meta:
     records: dict[str, object] = {}
     if METADATA_RECORD in store.record_names():
         records[METADATA_RECORD] = store.record(METADATA_RECORD)
-    layers = {} if store.path is None else dict(read_header(store.path).metalayers)
+    raw = {} if store.path is None else read_header(store.path).metalayers
+    layers = {name: decoded for name, layer in raw.items() if (decoded := plain_value(layer)) is not None}
     meta, problems = read_metadata(records, layers)
     for problem in problems:
         warnings.warn(f"{store.path or 'The array'}: {problem}", MetadataWarning, stacklevel=4)

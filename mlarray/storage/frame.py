@@ -84,6 +84,21 @@ def read_header(path: Path) -> FrameHeader:
     return header
 
 
+def plain_value(raw: bytes) -> object:
+    """Decode a msgpack value that holds plain values only, or return None for anything else.
+
+    blosc2's own decoder would follow references and evaluate expressions that such a value may hold.
+    """
+    try:
+        return msgpack.unpackb(raw, strict_map_key=False, ext_hook=_refuse_extension)
+    except (ValueError, RecursionError, msgpack.UnpackException):
+        return None
+
+
+def _refuse_extension(code: int, data: bytes) -> object:
+    raise ValueError(f"a msgpack extension of type {code} with {len(data)} bytes")
+
+
 def _parse(path: Path, head: bytes) -> FrameHeader:
     try:
         fields = msgpack.unpackb(head, raw=True, strict_map_key=False, max_ext_len=64, max_map_len=64)
