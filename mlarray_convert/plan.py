@@ -30,6 +30,9 @@ from mlarray_convert.request import Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
 CHUNK_FORMATS = ("mla", "b2nd")
+HOLD_BYTES = (
+    64 * 1024 * 1024
+)  # what a sink may hold back until it has seen the centre of an array that arrives in order
 _EXPECTED_LABEL = np.dtype(np.uint8)
 _IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
 
@@ -86,6 +89,8 @@ class CasePlan:
         Why the stored dtype is another one; empty when it is not.
     layout : Layout or None
         Chunks and blocks with the reason; None for formats without chunks.
+    target : Target
+        What the tiles were made for.
     tiles : TilePlan
         What is copied at a time.
     spool : bool
@@ -107,6 +112,7 @@ class CasePlan:
     spec: ArraySpec
     dtype_reason: str
     layout: Layout | None
+    target: Target
     tiles: TilePlan
     spool: bool
     peak_bytes: int
@@ -163,6 +169,7 @@ def plan_case(
         spec,
         why,
         layout,
+        target,
         tiles,
         spool,
         memory.peak_bytes(tiles),
@@ -186,11 +193,14 @@ class Memory:
         Buffers that grow with the tile: the tile, its stored form where that is another, and a reordered copy.
     limit_bytes : int
         What all together may be.
+    hold_bytes : int
+        Part of the fixed bytes: what the sink may hold back of an array that arrives in order.
     """
 
     fixed_bytes: int
     per_tile_byte: float
     limit_bytes: int
+    hold_bytes: int = 0
 
     @classmethod
     def of(cls, source: Source, spec: ArraySpec, target: Target, request: Request, limits: Limits) -> Memory:
@@ -200,11 +210,14 @@ class Memory:
         if isinstance(source, ScaledSource) or source.spec.dtype != spec.dtype:
             copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
         chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
+        hold = 0
         if request.target.name not in CHUNK_FORMATS:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
+        elif source.access is Access.SLAB:
+            hold = min(HOLD_BYTES, spec.nbytes, max(0, limits.memory_bytes - limits.base_bytes) // 8)
         # One chunk as it is gathered and one compressed, and per thread the scratch of a block, far smaller.
-        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 2 * chunk_bytes
-        return cls(fixed, copies, limits.memory_bytes)
+        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 2 * chunk_bytes + hold
+        return cls(fixed, copies, limits.memory_bytes, hold)
 
     @property
     def tile_budget(self) -> int:

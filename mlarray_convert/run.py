@@ -24,15 +24,16 @@ import xxhash
 from mlarray.errors import DTypeError, FormatError, IntegrityError, MLArrayError
 from mlarray.formats.raw_sink import RawSink
 from mlarray.formats.registry import module_of, open_source
-from mlarray.sources.base import Access, Sink, SinkOptions, Source
+from mlarray.sources.base import Access, NDArray, Sink, SinkOptions, Source
 from mlarray.sources.bytes import FileBytes
 from mlarray.sources.copy import copy
 from mlarray.sources.raw import RawLayout, RawSource
-from mlarray.sources.tiles import TilePlan
+from mlarray.storage.filters import sample_region
 from mlarray_convert.discovery import Case
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
 from mlarray_convert.plan import (
+    CHUNK_FORMATS,
     CasePlan,
     Limits,
     Memory,
@@ -204,29 +205,57 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
     record = make_record(case, request, plan.files, plan.notes)
     case.output.parent.mkdir(parents=True, exist_ok=True)
     _refuse_full_disk(plan)
-    options = SinkOptions(request.storage, record, job.threads)
-    sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
-    try:
-        with _readable(values, plan, sink, request, limits, work) as (readable, tiles):
+    with contextlib.ExitStack() as stack:
+        memory = Memory.of(values, plan.spec, plan.target, request, limits)
+        readable = stack.enter_context(_spooled(values, plan, memory, work)) if plan.spool else values
+        options = SinkOptions(
+            request.storage,
+            record,
+            job.threads,
+            _sample(readable, plan, request),
+            min(memory.hold_bytes, plan.spec.nbytes),
+        )
+        sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
+        try:
+            tiles, spool = plan.tiles, False
+            if _is_unplanned(sink, plan.target):
+                actual = Target(sink.access, tuple(sink.order), sink.chunks)
+                tiles, spool = choose_tiles(readable, plan.spec, actual, memory)
+            if spool:
+                readable = stack.enter_context(_spooled(readable, plan, memory, work))
             digests = copy(readable, sink, tiles, progress=work.done)
-        if _versions(source) != before:
-            raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
-        sink.finish()
-        if request.verify is not Verify.NONE:
-            checked = digests if request.verify is Verify.FULL else ()
-            check_written(sink.path, request.target, plan.spec, digests=checked, progress=work.done)
-        checksum = file_checksum(sink.path)
-        sink.publish()
-    except BaseException as error:  # also when the worker is told to stop: no partial file stays
-        # A C library reports a full disk as errors of many kinds; asked now, before the partial file makes room again.
-        full = isinstance(error, Exception) and _is_full(case.output.parent)
-        sink.abort()
-        if full and not (isinstance(error, OSError) and error.errno in _NO_SPACE):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
-        raise
+            if _versions(source) != before:
+                raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
+            sink.finish()
+            if request.verify is not Verify.NONE:
+                checked = digests if request.verify is Verify.FULL else ()
+                check_written(sink.path, request.target, plan.spec, digests=checked, progress=work.done)
+            checksum = file_checksum(sink.path)
+            sink.publish()
+        except BaseException as error:  # also when the worker is told to stop: no partial file stays
+            # A C library reports a full disk as errors of many kinds; asked now, before the partial file makes room again.
+            full = isinstance(error, Exception) and _is_full(case.output.parent)
+            sink.abort()
+            if full and not (isinstance(error, OSError) and error.errno in _NO_SPACE):
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
+            raise
     outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
     size = case.output.stat().st_size
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
+
+
+def _sample(source: Source, plan: CasePlan, request: Request) -> NDArray | None:
+    """Return the voxels by which a chunked target chooses its filter, where they can be had without decoding twice."""
+    if source.access is not Access.REGION or request.target.name not in CHUNK_FORMATS or plan.spec.size == 0:
+        return None
+    return source.read(sample_region(plan.spec.shape, plan.target.chunks))
+
+
+def _is_unplanned(sink: Sink, target: Target) -> bool:
+    """Tell whether a sink needs other tiles than those planned; any tiles suit one without chunks that takes any order."""
+    if sink.chunks is None and sink.access is Access.REGION:
+        return False
+    return sink.chunks != target.chunks or (sink.access is Access.SLAB and tuple(sink.order) != target.order)
 
 
 class _Work:
@@ -280,16 +309,8 @@ def _as_integers(source: Source, limits: Limits, work: _Work) -> Source:
 
 
 @contextlib.contextmanager
-def _readable(
-    source: Source, plan: CasePlan, sink: Sink, request: Request, limits: Limits, work: _Work
-) -> Iterator[tuple[Source, TilePlan]]:
-    """Yield the source to copy from, decoded into a temporary file where the plan says so, and the tiles."""
-    target = Target(sink.access, tuple(sink.order), sink.chunks)
-    memory = Memory.of(source, plan.spec, target, request, limits)
-    tiles, spool = choose_tiles(source, plan.spec, target, memory)
-    if not spool:
-        yield source, tiles
-        return
+def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Iterator[Source]:
+    """Decode a source once, forward, into a raw file beside the output; any region of that can be read. Always removed."""
     work.add_pass()
     shape = tuple(source.spec.shape[axis] for axis in source.order)
     layout = RawLayout(shape, source.spec.dtype.newbyteorder("="), source.order)
@@ -297,9 +318,8 @@ def _readable(
     try:
         copy(source, store, spool_tiles(source, memory), progress=work.done)
         store.finish()
-        raw = RawSource(FileBytes(store.path), layout, source.spec, access=Access.REGION, info=source.info)
-        with raw:
-            yield raw, tiles
+        with RawSource(FileBytes(store.path), layout, source.spec, access=Access.REGION, info=source.info) as raw:
+            yield raw
     finally:
         store.abort()
 
