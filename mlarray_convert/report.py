@@ -107,6 +107,7 @@ def case_fields(outcome: Outcome) -> dict[str, object]:
         "status": outcome.status.value,
         "reason": outcome.reason,
         "warnings": list(outcome.warnings),
+        "notes": list(outcome.notes),
         "dtype": outcome.dtype,
         "shape": list(outcome.shape),
         "seconds": round(outcome.seconds, 3),

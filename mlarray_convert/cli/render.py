@@ -116,6 +116,7 @@ class ConvertView:
         self._counted: dict[int, int] = {}
         self._done = 0
         self._warned: dict[str, int] = {}
+        self._waiting: dict[int, Outcome] = {}
 
     def __call__(self, event: Event) -> None:
         """Show what happened."""
@@ -127,6 +128,11 @@ class ConvertView:
             self._line(click.style(f"    begin {plain(event.case.name)} (worker process {event.pid})", dim=True))
         elif isinstance(event, Moved):
             self._advance(event.index, event.share)
+        elif isinstance(event, Ended) and self._dry_run:
+            # Plans are shown in the order of names; they are made by several workers.
+            self._waiting[event.index] = event.outcome
+            while self._done in self._waiting:
+                self._ended(self._done, self._waiting.pop(self._done))
         elif isinstance(event, Ended):
             self._ended(event.index, event.outcome)
 
@@ -211,18 +217,21 @@ class ConvertView:
         if self._quiet:
             return
         status = outcome.status.value
-        head = f"[{self._done}/{len(self._sizes)}] {click.style(status.ljust(7), fg=_COLOURS[status])} "
+        word = "plan" if status == "ok" and self._dry_run else status
+        head = f"[{self._done}/{len(self._sizes)}] {click.style(word.ljust(7), fg=_COLOURS[status])} "
         self._line(head + plain(f"{outcome.case.name}{_detail(outcome, dry_run=self._dry_run)}"))
         if outcome.plan is not None:
             self._line(_plan_text(outcome.plan))
         for warning in outcome.warnings:
             self._warn(warning)
+        for note in outcome.notes if self._verbose else ():
+            self._line("        " + click.style("note: ", dim=True) + plain(note))
 
     def _warn(self, warning: str) -> None:
         self._warned[warning] = self._warned.get(warning, 0) + 1
         first = self._warned[warning] == 1 and len(self._warned) <= _SHOWN_WARNINGS
         if first or self._verbose:
-            self._line("        " + click.style("note: ", fg="yellow") + plain(warning))
+            self._line("        " + click.style("warning: ", fg="yellow") + plain(warning))
 
     def _line(self, text: str) -> None:
         shown = text if self._stream.isatty() else click.unstyle(text)
