@@ -418,3 +418,47 @@ def test_simpleitk_agrees_about_values_and_places(tmp_path: Path, suffix: str) -
 def test_the_recorded_integers_are_those_of_the_file(tmp_path: Path) -> None:
     nib.save(nib.Nifti1Image(RAW, np.eye(4)), tmp_path / "a.nii")
     assert everything(open_source(tmp_path / "a.nii")).dtype == np.int16
+
+
+@pytest.mark.parametrize("determinant", [1, -1])
+def test_a_qform_alone_places_voxels_as_nibabel_does(tmp_path: Path, determinant: int) -> None:
+    affine = oblique() @ np.diag([determinant, 1, 1, 1])
+    image = nib.Nifti1Image(ARRAY, None)
+    image.set_qform(affine, 1)
+    image.set_sform(None, 0)
+    nib.save(image, tmp_path / "a.nii")
+    source = open_source(tmp_path / "a.nii")
+    for index in ((0, 0, 0), (5, 4, 3)):
+        expected = (nib.load(tmp_path / "a.nii").affine @ [*index[::-1], 1])[:3]
+        np.testing.assert_allclose(ras_of(source, index), expected, atol=1e-9)
+        np.testing.assert_allclose(ras_of(source, index), (affine @ [*index[::-1], 1])[:3], atol=POSITION_ATOL_MM)
+
+
+def test_a_qform_that_is_no_number_keeps_only_the_voxel_size(tmp_path: Path) -> None:
+    image = nib.Nifti1Image(ARRAY, None)
+    image.set_qform(np.diag([2.0, 3, 4, 1]), 1)
+    nib.save(image, tmp_path / "a.nii")
+    source = open_source(patch(tmp_path / "a.nii", 256, "<f", np.nan))
+    assert source.spec.geometry is not None
+    assert source.spec.geometry.known == {"spacing"}
+    assert source.spec.geometry.spacing == (4, 3, 2)
+    assert codes(source) == {"qform-unusable", "geometry-assumed"}
+
+
+def test_an_fsl_warp_keeps_its_components_on_axis_4(tmp_path: Path) -> None:
+    image = nib.Nifti1Image(np.zeros((4, 5, 6, 3), np.float32), np.eye(4))
+    image.header["intent_code"] = 2006
+    nib.save(image, tmp_path / "a.nii")
+    source = open_source(tmp_path / "a.nii")
+    assert (source.spec.axes[0].name, source.spec.axes[0].type) == ("v", "components")
+    again = nib.load(save_source(tmp_path / "b.nii", source))
+    assert again.shape == (4, 5, 6, 3)
+    assert again.header["intent_code"] == 2006
+
+
+def test_the_scale_factor_of_an_spm_analyze_header_is_applied_and_noted(tmp_path: Path) -> None:
+    nib.save(nib.AnalyzeImage(ARRAY, None), tmp_path / "a.img")
+    patch(tmp_path / "a.hdr", 112, "<f", 0.5)
+    source = open_source(tmp_path / "a.hdr")
+    np.testing.assert_array_equal(everything(source), ARRAY.T / 2)
+    assert "scaling-assumed" in codes(source)

@@ -286,3 +286,46 @@ def test_regions_of_a_plain_file_may_come_in_any_order(tmp_path: Path) -> None:
         sink.write(region, VOLUME[region.slices])
     sink.publish()
     np.testing.assert_array_equal(values_of(tmp_path / "a.nii"), VOLUME.T)
+
+
+def turned(degrees: float) -> Any:
+    """RAS affine of a rotation about an oblique axis, 2 mm steps, far from the origin."""
+    angle = np.deg2rad(degrees)
+    u = np.array([0.48, 0.6, 0.64])
+    cross = np.array([[0, -u[2], u[1]], [u[2], 0, -u[0]], [-u[1], u[0], 0]])
+    affine = np.eye(4)
+    affine[:3, :3] = 2 * (np.cos(angle) * np.eye(3) + np.sin(angle) * cross + (1 - np.cos(angle)) * np.outer(u, u))
+    affine[:3, 3] = [-120, 80, 40]
+    return affine
+
+
+def test_the_codes_of_a_source_with_a_qform_alone_are_kept(tmp_path: Path) -> None:
+    image = nib.Nifti1Image(VOLUME.T, None)
+    image.set_qform(turned(30), 2)
+    image.set_sform(None, 0)
+    nib.save(image, tmp_path / "a.nii")
+    again = nib.load(save_source(tmp_path / "b.nii", open_source(tmp_path / "a.nii")))
+    assert (again.header["qform_code"], again.header["sform_code"]) == (2, 0)
+    np.testing.assert_allclose(again.affine, nib.load(tmp_path / "a.nii").affine, atol=1e-5)
+
+
+def test_where_a_float32_quaternion_loses_places_an_sform_is_written_too(tmp_path: Path) -> None:
+    # Near half a turn the stored b, c, d have length 1 to within float32, and the fourth component is lost.
+    affine = turned(179.99)
+    geometry = Geometry(affine[:, [2, 1, 0, 3]], "RAS")
+    spec = ArraySpec((200, 200, 200), np.dtype(np.uint8), parse_axes("zyx"), geometry)
+    fields = dict.fromkeys(("srow_x", "srow_y", "srow_z"), [0.0] * 4)
+    header = {**fields, "sform_code": 0, "qform_code": 1, "pixdim": [1.0] * 8, "sizeof_hdr": 348}
+    sink = open_sink(tmp_path / "a.nii", spec, SourceInfo(format="nifti", header=header), SinkOptions())
+    sink.publish()
+    written = nib.load(tmp_path / "a.nii")
+    corner = np.array([199, 199, 199, 1])
+    np.testing.assert_allclose(written.affine @ corner, affine @ corner, atol=1e-3)
+    assert (written.header["qform_code"], written.header["sform_code"]) == (1, 1)
+
+
+def test_a_plane_in_time_gets_a_third_axis_of_one_voxel(tmp_path: Path) -> None:
+    array = np.arange(24, dtype=np.int16).reshape(2, 3, 4)
+    spec = ArraySpec(array.shape, array.dtype, parse_axes("tyx"), Geometry(np.eye(3)[:, [1, 0, 2]], "LPS"))
+    assert nib.load(save(tmp_path / "a.nii", array, spec)).shape == (4, 3, 1, 2)
+    assert noted(spec) == {"axes-changed"}
