@@ -5,6 +5,7 @@ One chunk-sized slab from the centre of the array is compressed both ways with t
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,6 +15,11 @@ from mlarray.layout import Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.blosc import compressed_size
+
+
+DECISIVE_DIFFERENCE = 0.1
+EASY_RATIO = 8
+FEWEST_BLOCKS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +55,11 @@ def sample_region(shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> Reg
 def choose_filter(sample: NDArray, layout: Layout, *, threads: int, place: str = "the centre") -> FilterChoice:
     """Compress ``sample`` with and without SHUFFLE and keep the smaller; a tie keeps no filter.
 
+    Blocks are compressed one by one, so a quarter of them, spread over the sample, costs a quarter of the time and tells the
+    same wherever the difference is clear: it decides when the sizes differ by more than 10 % on data that does not shrink
+    below an eighth. Only then is the trial expensive, and in such data (every CT and MR that was tried) the difference was
+    20 % and more; label maps, where blocks differ, shrink further and are tried whole.
+
     Parameters
     ----------
     sample : ndarray
@@ -64,10 +75,36 @@ def choose_filter(sample: NDArray, layout: Layout, *, threads: int, place: str =
         return NO_DATA
     if sample.dtype.itemsize == 1:
         return FilterChoice(shuffle=False, reason="No filter: SHUFFLE does nothing for one-byte values.")
+    part = _quarter(sample, layout.blocks)
+    if part is not None:
+        plain, shuffled = _sizes(part, layout, threads)
+        clear = abs(shuffled - plain) > DECISIVE_DIFFERENCE * max(plain, shuffled)
+        if clear and min(plain, shuffled) * EASY_RATIO > part.nbytes:
+            return _smaller(part, plain, shuffled, f"a quarter of the blocks of {place}")
+    plain, shuffled = _sizes(sample, layout, threads)
+    return _smaller(sample, plain, shuffled, place)
+
+
+def _sizes(sample: NDArray, layout: Layout, threads: int) -> tuple[int, int]:
     block = np.ascontiguousarray(sample)
     plain = compressed_size(block, layout.blocks, shuffle=False, threads=threads)
-    shuffled = compressed_size(block, layout.blocks, shuffle=True, threads=threads)
-    use = shuffled < plain
-    name = "SHUFFLE" if use else "No filter"
-    reason = f"{name}: {block.nbytes} bytes from {place} compress to {plain} without and {shuffled} with SHUFFLE."
-    return FilterChoice(shuffle=use, reason=reason)
+    return plain, compressed_size(block, layout.blocks, shuffle=True, threads=threads)
+
+
+def _smaller(sample: NDArray, plain: int, shuffled: int, place: str) -> FilterChoice:
+    name = "SHUFFLE" if shuffled < plain else "No filter"
+    reason = f"{name}: {sample.nbytes} bytes from {place} compress to {plain} without and {shuffled} with SHUFFLE."
+    return FilterChoice(shuffle=shuffled < plain, reason=reason)
+
+
+def _quarter(sample: NDArray, blocks: tuple[int, ...] | None) -> NDArray | None:
+    """Return every fourth whole block of ``sample``, along all diagonals, or None where there are too few."""
+    if blocks is None:
+        return None
+    counts = [extent // block for extent, block in zip(sample.shape, blocks, strict=True)]
+    picked = [
+        sample[tuple(slice(i * block, (i + 1) * block) for i, block in zip(index, blocks, strict=True))]
+        for index in itertools.product(*map(range, counts))
+        if sum(index) % 4 == 0
+    ]
+    return np.concatenate(picked) if len(picked) >= FEWEST_BLOCKS else None
