@@ -60,7 +60,7 @@ def make_cases(folder: Path, count: int) -> list[Path]:
     for number in range(count):
         path = folder / f"case_{number:02d}.nii.gz"
         dtype = "int16" if number % 2 else "float32"
-        shape = tuple(int(n) for n in rng.integers(200, 513, 2)) + (int(rng.integers(200, 320)),)
+        shape = (*(int(n) for n in rng.integers(200, 513, 2)), int(rng.integers(200, 320)))
         if not path.exists():
             data = volume(shape[::-1], dtype, number).T
             nib.Nifti1Image(data, np.diag([0.8, 0.8, 1.5, 1.0])).to_filename(path)

@@ -37,6 +37,7 @@ from mlarray.spec import ArraySpec
 
 _VECTOR_INTENT = 1007
 _SCANNER = 1  # qform_code and sform_code: scanner coordinates (nifti1.h)
+_FORM_CODES = range(1, 6)
 _LONGEST_NIFTI1_AXIS = 32767
 _RGB_DATATYPES = {3: 128, 4: 2304}  # per number of colours
 _RESTORED = (
@@ -225,7 +226,7 @@ def _outer_places(spec: ArraySpec, colours: int | None, header: Mapping[str, obj
 
 def _intent(dims: Sequence[int], header: Mapping[str, object]) -> int:
     """Return the intent code: the source's, unless components came or went since."""
-    source = _code(header, "intent_code", 0)
+    source = min(max(0, _code(header, "intent_code", 0)), _LONGEST_NIFTI1_AXIS)
     shape = cast("Sequence[int]", header.get("dim", ()))
     had, has = len(shape) > 5 and shape[0] >= 5 and shape[5] > 1, len(dims) > 4 and dims[4] > 1
     if has and not had:
@@ -319,7 +320,8 @@ def _set_affine(header: Any, file: NiftiLayout, source: Mapping[str, object], pe
     assert file.affine is not None
     affine = file.affine.copy()
     affine[:3] /= per_unit
-    sform, qform = _code(source, "sform_code", 0), _code(source, "qform_code", 0)
+    stated = (_code(source, "sform_code", 0), _code(source, "qform_code", 0))
+    sform, qform = (code if code in _FORM_CODES or code <= 0 else _SCANNER for code in stated)
     if sform <= 0 and qform <= 0:
         sform = qform = _SCANNER
     if qform > 0 and not file.is_sheared:

@@ -16,7 +16,6 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.blosc import compressed_size
 
-
 DECISIVE_DIFFERENCE = 0.1
 EASY_RATIO = 8
 FEWEST_BLOCKS = 8
