@@ -1,0 +1,72 @@
+"""What a user writes becomes a request, or a clear refusal."""
+
+from pathlib import Path
+
+import pytest
+
+from mlarray.errors import UsageError
+from mlarray_convert.request import IfExists, make_request, parse_memory, parse_patch_size
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("8GB", 8 * 10**9),
+        ("500MB", 5 * 10**8),
+        ("1.5GiB", 3 * 2**29),
+        ("2g", 2 * 10**9),
+        ("4096", 4096),
+        (" 1 TB ", 10**12),
+    ],
+)
+def test_memory_is_understood_in_the_units_people_write(text: str, expected: int) -> None:
+    assert parse_memory(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "lots", "8 XB", "-1GB", "0", "1e9"])
+def test_an_amount_that_is_none_is_refused_with_an_example(text: str) -> None:
+    with pytest.raises(UsageError, match=r"8GB|positive"):
+        parse_memory(text)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"),
+    [("192", 192), ("128,160,160", (128, 160, 160)), ("64x64", (64, 64)), ((8, 9), (8, 9)), (5, 5)],
+)
+def test_a_patch_size_is_one_number_or_one_per_axis(value: object, expected: object) -> None:
+    assert parse_patch_size(value) == expected  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("value", ["", "big", "1,,2", "0", "-3", "8,0", 0, (4, -1)])
+def test_a_patch_of_no_voxels_is_refused(value: object) -> None:
+    with pytest.raises(UsageError):
+        parse_patch_size(value)  # type: ignore[arg-type]
+
+
+def test_the_suffix_of_a_single_output_decides_the_format(tmp_path: Path) -> None:
+    source = tmp_path / "a.mla"
+    source.touch()
+    request = make_request(source, tmp_path / "b.nii", to=None)
+    assert (request.target.name, request.suffix, request.output_is_file) == ("nifti", ".nii", True)
+
+
+def test_without_a_suffix_to_go_by_the_target_is_mla(tmp_path: Path) -> None:
+    request = make_request([tmp_path / "a.nii", tmp_path / "b.nii"], tmp_path / "out.nii.gz")
+    assert (request.target.name, request.suffix, request.output_is_file) == ("mla", ".mla", False)
+
+
+def test_a_suffix_that_contradicts_the_format_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match=r"named like NIfTI.*asks for NRRD"):
+        make_request(tmp_path / "a.mla", tmp_path / "b.nii.gz", to="nrrd")
+
+
+def test_a_mode_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(UsageError, match="skip, overwrite, error"):
+        make_request("a.nii", if_exists="replace")
+    assert make_request("a.nii", if_exists="overwrite").if_exists is IfExists.OVERWRITE
+
+
+@pytest.mark.parametrize("arguments", [{"workers": 0}, {"memory": 0}, {"inputs": []}])
+def test_numbers_below_one_and_empty_requests_are_refused(arguments: dict[str, object]) -> None:
+    with pytest.raises(UsageError):
+        make_request(**{"inputs": ["a.nii"], **arguments})  # type: ignore[arg-type]
