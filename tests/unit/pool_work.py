@@ -1,0 +1,52 @@
+"""What the workers of the pool tests do: small stand-ins for converting a case."""
+
+import os
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from mlarray_convert.run import Job, Outcome, Status, run_case
+
+
+def square(job: int, progress: Callable[[float], None]) -> int:
+    progress(0.5)
+    return job * job
+
+
+def square_or_die(job: int, progress: Callable[[float], None]) -> int:
+    if job == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return job * job
+
+
+def exit_quietly(job: int, progress: Callable[[float], None]) -> int:
+    os._exit(7)
+
+
+def thread_settings(job: int, progress: Callable[[float], None]) -> str:
+    return os.environ["OPENBLAS_NUM_THREADS"]
+
+
+def touch_and_wait(job: str, progress: Callable[[float], None]) -> None:
+    Path(job).write_text(str(os.getpid()))
+    signal.pause()
+
+
+def convert_or_die(job: Job, progress: Callable[[float], None]) -> Outcome:
+    """Convert a case, but be killed by the system in the one called ``big``, with a file half written."""
+    if job.case.name == "big":
+        (job.case.output.parent / f".big.mla.{_host()}-{os.getpid()}-0.part").write_bytes(b"half")
+        os.kill(os.getpid(), signal.SIGKILL)
+    return run_case(job, progress)
+
+
+def fail(job: Job, progress: Callable[[float], None]) -> Outcome:
+    return Outcome(job.case, Status.FAILED, "no")
+
+
+def _host() -> str:
+    from mlarray.storage.publish import PendingFile, part_owner
+
+    owner = part_owner(PendingFile(Path.cwd() / "x").path.name)
+    assert owner is not None
+    return owner[0]

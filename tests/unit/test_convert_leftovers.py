@@ -1,0 +1,55 @@
+"""Unfinished files are removed when their writer is certainly dead, and never otherwise."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from mlarray.storage.publish import PendingFile, part_owner
+from mlarray_convert.leftovers import remove_leftovers
+
+
+def part(folder: Path, pid: int, host: str | None = None) -> Path:
+    name = PendingFile(folder / "case.mla").path.name
+    owner = part_owner(name)
+    assert owner is not None
+    path = folder / f".case.mla.{host or owner[0]}-{pid}-0.part"
+    path.write_bytes(b"half")
+    return path
+
+
+def dead_pid() -> int:
+    process = subprocess.Popen([sys.executable, "-c", ""])
+    process.wait()
+    return process.pid
+
+
+def test_the_file_of_a_dead_process_is_removed(tmp_path: Path) -> None:
+    path = part(tmp_path, dead_pid())
+    assert remove_leftovers([tmp_path, tmp_path]) == (path,)
+    assert not path.exists()
+
+
+def test_the_file_of_a_living_process_stays(tmp_path: Path) -> None:
+    path = part(tmp_path, os.getpid())
+    assert remove_leftovers([tmp_path]) == ()
+    assert path.exists()
+
+
+def test_the_file_of_a_process_on_another_host_stays(tmp_path: Path) -> None:
+    path = part(tmp_path, dead_pid(), host="elsewhere")
+    assert remove_leftovers([tmp_path]) == ()
+    assert path.exists()
+
+
+def test_a_process_younger_than_the_file_only_has_the_same_number(tmp_path: Path) -> None:
+    path = part(tmp_path, os.getpid())
+    os.utime(path, (1_000_000_000, 1_000_000_000))
+    assert remove_leftovers([tmp_path]) == (path,)
+
+
+def test_files_that_are_no_leftovers_stay(tmp_path: Path) -> None:
+    for name in ("case.mla", ".hidden", "a.part", ".odd.part"):
+        (tmp_path / name).touch()
+    assert remove_leftovers([tmp_path, tmp_path / "missing"]) == ()
+    assert len(list(tmp_path.iterdir())) == 4

@@ -1,0 +1,58 @@
+"""Workers answer, die, and are stopped; no job is lost silently and no process is left."""
+
+from pathlib import Path
+
+import psutil
+import pytest
+
+from mlarray_convert.pool import Done, Lost, Pool, Started
+from tests.unit import pool_work
+
+
+def test_every_job_has_its_result() -> None:
+    pool: Pool[int, int] = Pool(pool_work.square, workers=2)
+    events = list(pool.run([1, 2, 3, 4, 5]))
+    results = {event.index: event.result for event in events if isinstance(event, Done)}
+    assert results == {0: 1, 1: 4, 2: 9, 3: 16, 4: 25}
+    assert len(pool.pids) == 2
+    assert not any(psutil.pid_exists(pid) for pid in pool.pids)
+
+
+def test_a_killed_worker_costs_its_job_and_no_other() -> None:
+    pool: Pool[int, int] = Pool(pool_work.square_or_die, workers=1)
+    events = list(pool.run([1, 2, 3]))
+    assert [(e.index, e.exit_code) for e in events if isinstance(e, Lost)] == [(1, -9)]
+    assert {e.index: e.result for e in events if isinstance(e, Done)} == {0: 1, 2: 9}
+
+
+def test_a_worker_that_exits_by_itself_is_a_lost_job_too() -> None:
+    pool: Pool[int, int] = Pool(pool_work.exit_quietly, workers=2)
+    assert [(e.index, e.exit_code) for e in pool.run([1]) if isinstance(e, Lost)] == [(0, 7)]
+
+
+def test_numerical_libraries_of_a_worker_are_told_their_share_of_threads() -> None:
+    pool: Pool[int, str] = Pool(pool_work.thread_settings, workers=1, threads=3)
+    assert [e.result for e in pool.run([0]) if isinstance(e, Done)] == ["3"]
+
+
+def test_leaving_early_stops_a_worker_in_the_middle_of_its_job(tmp_path: Path) -> None:
+    pool: Pool[str, None] = Pool(pool_work.touch_and_wait, workers=1)
+    events = pool.run([str(tmp_path / "begun")])
+    started = next(events)
+    assert isinstance(started, Started)
+    process = psutil.Process(started.pid)
+    events.close()  # type: ignore[attr-defined]
+    assert not process.is_running()
+
+
+def test_an_exception_of_the_caller_stops_the_workers(tmp_path: Path) -> None:
+    pool: Pool[str, None] = Pool(pool_work.touch_and_wait, workers=2)
+
+    def interrupted() -> None:
+        for event in (events := pool.run([str(tmp_path / "a"), str(tmp_path / "b")])):
+            if isinstance(event, Started) and event.index == 1:
+                events.throw(KeyboardInterrupt)  # type: ignore[attr-defined]
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert not any(psutil.pid_exists(pid) for pid in pool.pids)
