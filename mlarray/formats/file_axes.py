@@ -129,7 +129,10 @@ def place(
         spacing = np.linalg.norm(columns, axis=0)[::-1]
         return checked_geometry(np.diag([*spacing, 1.0]), None, known & {"spacing"})
     affine = np.eye(count + 1)
-    affine[:-1, :-1] = columns[:count, ::-1]
+    if "direction" in known:
+        affine[:-1, :-1] = columns[:count, ::-1]
+    else:  # neutral is the identity in array order, as everywhere
+        affine[:-1, :-1] = np.diag(np.linalg.norm(columns, axis=0)[::-1])
     if origin is not None:
         affine[:-1, -1] = origin[:count]
         if np.any(origin[count:]):

@@ -301,7 +301,9 @@ def test_big_endian_voxels_are_read_in_native_order(tmp_path: Path) -> None:
     array, _ = load(write_nrrd(tmp_path / "a.nrrd", {**NRRD_BASE, "endian": "big"}, data))
     np.testing.assert_array_equal(array, CUBE)
     assert array.dtype.isnative
-    array, _ = load(write_nrrd(tmp_path / "b.nrrd", {**NRRD_BASE, "endian": "big", "encoding": "hex"}, data.hex().encode()))
+    array, _ = load(
+        write_nrrd(tmp_path / "b.nrrd", {**NRRD_BASE, "endian": "big", "encoding": "hex"}, data.hex().encode())
+    )
     np.testing.assert_array_equal(array, CUBE)
 
 
@@ -611,9 +613,7 @@ def test_a_record_that_cannot_be_read_is_empty_and_noted(tmp_path: Path, text: s
         ({"space units": '"mm"', **PLACED}, "must hold 3 strings"),
     ],
 )
-def test_a_header_that_cannot_be_right_is_refused_by_name(
-    tmp_path: Path, change: dict[str, str], words: str
-) -> None:
+def test_a_header_that_cannot_be_right_is_refused_by_name(tmp_path: Path, change: dict[str, str], words: str) -> None:
     path = write_nrrd(tmp_path / "a.nrrd", {**NRRD_BASE, **change})
     with pytest.raises(FormatError, match=words) as caught:
         open_source(path)
@@ -640,7 +640,7 @@ def test_a_file_that_is_no_header_is_refused(tmp_path: Path, content: bytes, wor
 
 def test_a_small_stream_cannot_promise_a_huge_array(tmp_path: Path) -> None:
     fields = {**NRRD_BASE, "sizes": "100000 100000 100000", "encoding": "gzip"}
-    with pytest.raises(FormatError, match="can hold .* at most"):
+    with pytest.raises(FormatError, match=r"can hold .* at most"):
         open_source(write_nrrd(tmp_path / "a.nrrd", fields, gzip.compress(RAMP)))
 
 
@@ -678,7 +678,9 @@ def test_threads_may_read_regions_at_once(tmp_path: Path, encoding: str) -> None
         "gzip": gzip.compress(values.tobytes()),
         "text": b" ".join(str(v).encode() for v in values.ravel()),
     }[encoding]
-    source = open_source(write_nrrd(tmp_path / "a.nrrd", {**NRRD_BASE, "sizes": "30 20 12", "encoding": encoding}, data))
+    source = open_source(
+        write_nrrd(tmp_path / "a.nrrd", {**NRRD_BASE, "sizes": "30 20 12", "encoding": encoding}, data)
+    )
     regions = [Region((z, y, 3), (z + 2, y + 7, 25)) for z, y in itertools.product(range(0, 10, 3), range(0, 12, 4))]
     with ThreadPoolExecutor(4) as pool:
         for region, block in zip(regions, pool.map(source.read, regions), strict=True):

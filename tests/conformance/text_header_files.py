@@ -22,7 +22,13 @@ META_BASE = {"ObjectType": "Image", "NDims": "3", "DimSize": "2 3 4", "ElementTy
 
 
 def write_nrrd(
-    path: Path, fields: dict[str, str], data: bytes = RAMP, *, keys: str = "", newline: str = "\n", magic: str = "NRRD0004"
+    path: Path,
+    fields: dict[str, str],
+    data: bytes = RAMP,
+    *,
+    keys: str = "",
+    newline: str = "\n",
+    magic: str = "NRRD0004",
 ) -> Path:
     """Write a NRRD file; fields of None are left out."""
     lines = [magic, *(f"{name}: {text}" for name, text in fields.items() if text is not None)]
