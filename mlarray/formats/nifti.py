@@ -28,6 +28,7 @@ from mlarray.formats.nifti_header import (
     Matrix,
     NiftiHeader,
     greatest_distance,
+    is_step,
     is_usable,
     qform_matrix,
     read_header,
@@ -296,7 +297,7 @@ def _steps(header: NiftiHeader) -> tuple[list[float], list[bool]]:
     pixdim = cast("list[float]", header.fields["pixdim"])
     for axis in range(3):
         step = abs(pixdim[axis + 1])
-        is_given = math.isfinite(step) and step > 0
+        is_given = is_step(step)
         steps.append(step if is_given else 1.0)
         missing.append(not is_given and axis < len(header.shape) and header.shape[axis] > 1)
     return steps, missing

@@ -29,6 +29,7 @@ RECORD_PREFIX = b"mlarray-record:"
 COMMENT_CODE = 6  # extension code of plain text (nifti1.h: NIFTI_ECODE_COMMENT)
 RECORD_LIMIT_BYTES = 1 << 20
 EXTENSION_LIMIT_BYTES = 64 << 20  # what lies before the voxels is held in memory
+STEP_RANGE = (1e-30, 1e30)
 HEADER_BYTES: dict[Kind, int] = {"nifti1": 348, "nifti2": 540, "analyze": 348}
 
 # datatype code -> stored element and the number of colours that a voxel has (nifti1.h)
@@ -168,7 +169,7 @@ def sform_matrix(fields: Fields) -> Matrix:
 
 
 def qform_matrix(fields: Fields, steps: Sequence[float] | None = None) -> Matrix | None:
-    """Return the matrix of the quaternion, shape (4, 4), in units of the header; None when it is not finite.
+    """Return the matrix of the quaternion, shape (4, 4), in units of the header; None when it is not finite or absurdly large.
 
     The formula is that of nifti1.h, "method 2": a unit quaternion (a, b, c, d) of which b, c, d are stored, the steps of
     ``pixdim[1..3]`` and the handedness ``pixdim[0]``, where anything but a negative number counts as +1. A quaternion
@@ -185,7 +186,7 @@ def qform_matrix(fields: Fields, steps: Sequence[float] | None = None) -> Matrix
     offset = np.array([fields["qoffset_x"], fields["qoffset_y"], fields["qoffset_z"]], dtype=np.float64)
     pixdim = cast("list[float]", fields["pixdim"])
     zooms = np.abs(np.array(pixdim[1:4] if steps is None else steps, dtype=np.float64))
-    if not (np.all(np.isfinite(vector)) and np.all(np.isfinite(offset)) and np.all(np.isfinite(zooms))):
+    if not (_is_moderate(vector) and _is_moderate(offset) and _is_moderate(zooms)):
         return None
     rest = 1.0 - float(vector @ vector)
     if rest < 0:
@@ -205,14 +206,21 @@ def qform_matrix(fields: Fields, steps: Sequence[float] | None = None) -> Matrix
     return matrix
 
 
+def is_step(value: float) -> bool:
+    """Tell whether a number can be the distance between voxels: positive, and of a size whose square is a number."""
+    return STEP_RANGE[0] <= value <= STEP_RANGE[1]
+
+
 def is_usable(matrix: Matrix) -> bool:
     """Tell whether an affine is finite and maps different voxels to different places."""
-    if not np.all(np.isfinite(matrix)):
+    if not _is_moderate(matrix):
         return False
     scale = np.linalg.norm(matrix[:-1, :-1], axis=0)
-    return (
-        bool(np.all(scale > 0)) and abs(float(np.linalg.det(matrix[:-1, :-1] / np.where(scale > 0, scale, 1)))) >= 1e-9
-    )
+    return all(is_step(step) for step in scale) and abs(float(np.linalg.det(matrix[:-1, :-1] / scale))) >= 1e-9
+
+
+def _is_moderate(values: Matrix) -> bool:
+    return bool(np.all(np.abs(values) <= STEP_RANGE[1]))  # False for NaN
 
 
 def greatest_distance(first: Matrix, second: Matrix, shape: Sequence[int]) -> float:

@@ -349,12 +349,9 @@ def _restore(header: Any, source: Mapping[str, object]) -> None:
 def _source_extensions(source: Mapping[str, object]) -> list[tuple[int, bytes]]:
     found = []
     for entry in cast("Sequence[object]", source.get("extensions") or ()):
-        if (
-            isinstance(entry, Mapping)
-            and isinstance(entry.get("code"), int)
-            and isinstance(entry.get("content"), bytes)
-        ):
-            found.append((entry["code"], entry["content"]))
+        code, content = (entry.get("code"), entry.get("content")) if isinstance(entry, Mapping) else (None, None)
+        if isinstance(code, int) and 0 <= code < 1 << 31 and isinstance(content, bytes):
+            found.append((code, content))
     return found
 
 

@@ -36,7 +36,8 @@ def scaled_dtype(raw: np.dtype[Any], slope: float, intercept: float) -> np.dtype
         return np.dtype(np.float64)
     largest = max(abs(low * slope + intercept), abs(high * slope + intercept))
     # Neighbouring raw values stay apart when a float32 step at the largest value is at most half a raw step.
-    apart = float(np.spacing(np.float32(largest))) <= abs(slope) / 2
+    fits = largest <= float(np.finfo(np.float32).max)
+    apart = fits and float(np.spacing(np.float32(largest))) <= abs(slope) / 2
     return np.dtype(np.float32 if apart and raw.itemsize <= 2 else np.float64)
 
 

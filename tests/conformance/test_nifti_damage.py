@@ -13,6 +13,7 @@ import pytest
 from mlarray.errors import FormatError
 from mlarray.formats.nifti import open_source
 from mlarray.formats.nifti_header import encode_extensions
+from mlarray.formats.nifti_layout import encode_header, lay_out
 from tests.conformance.nifti_files import codes, everything, patch
 
 NOISE = np.random.default_rng(5).integers(-1000, 1000, (30, 20, 10), dtype=np.int16)  # 12000 bytes behind 352 of header
@@ -201,3 +202,42 @@ def test_extensions_of_a_pair_lie_in_its_header_file(tmp_path: Path) -> None:
     source = open_source(tmp_path / "a.img")
     assert source.info.header["extensions"] == [{"code": 6, "content": b"hello"}]
     np.testing.assert_array_equal(everything(source), NOISE.T)
+
+
+def test_an_absurd_slope_gives_float64_without_overflow(tmp_path: Path) -> None:
+    nib.save(nib.Nifti2Image(np.array([[[0, 1, 7]]], np.int16), np.eye(4)), tmp_path / "a.nii")
+    source = open_source(patch(tmp_path / "a.nii", 176, "<2d", 1e300, 0.5))
+    assert source.spec.dtype == np.float64
+    assert everything(source).ravel().tolist() == [0.5, 1e300, 7e300]
+
+
+@pytest.mark.parametrize("value", [1e-300, 1e200, -1e200])
+def test_absurd_voxel_sizes_and_affines_do_not_become_geometry(tmp_path: Path, value: float) -> None:
+    nib.save(nib.Nifti2Image(NOISE, np.eye(4)), tmp_path / "a.nii")
+    patch(tmp_path / "a.nii", 112, "<d", value)  # pixdim[1]
+    source = open_source(patch(tmp_path / "a.nii", 400, "<d", value))  # srow_x[0]
+    assert "sform-unusable" in codes(source)
+    assert source.spec.geometry is not None
+    assert source.spec.geometry.spacing == (1, 1, 1)
+    assert source.spec.geometry.known == set()
+    assert "geometry-assumed" in codes(source)
+
+
+def test_random_bytes_in_a_header_are_read_or_refused_and_never_crash(tmp_path: Path) -> None:
+    image = nib.Nifti1Image(np.arange(120, dtype=np.int16).reshape(2, 3, 4, 5), np.eye(4))
+    image.header.extensions.append(nib.nifti1.Nifti1Extension("comment", b"hello"))
+    nib.save(image, tmp_path / "a.nii")
+    data, rng, read = (tmp_path / "a.nii").read_bytes(), np.random.default_rng(1), 0
+    for _ in range(400):
+        broken = bytearray(data)
+        for position in rng.integers(4, 400, 4):
+            broken[position] = rng.choice([0, 127, 128, 255])
+        (tmp_path / "b.nii").write_bytes(bytes(broken))
+        try:
+            source = open_source(tmp_path / "b.nii")
+        except FormatError:
+            continue
+        file = lay_out(source.spec, source.info)
+        assert len(encode_header(file, source.info, {})) % 16 == 0
+        read += 1
+    assert read > 200

@@ -225,9 +225,11 @@ def test_dims_dtype_and_scaling_of_the_source_header_are_never_restored(tmp_path
 
 
 def test_hostile_header_values_are_left_out(tmp_path: Path) -> None:
-    header = {"srow_x": 1, "sform_code": "x", "pixdim": None, "cal_max": "loud", "slice_end": 10**9, "toffset": [1, 2]}
+    header = {"srow_x": 1, "sform_code": "x", "qform_code": 233, "pixdim": None, "cal_max": "loud", "slice_end": 10**9}
+    header |= {"toffset": [1, 2], "intent_code": -7, "extensions": [{"code": -1, "content": b"x"}, 3]}
     path = save(tmp_path / "a.nii", VOLUME, ZYX, SourceInfo(format="nifti", header=header))
-    np.testing.assert_allclose(nib.load(path).header.get_sform()[:3, 3], (-5, -6, 7))
+    np.testing.assert_allclose(nib.load(path).affine[:3, 3], (-5, -6, 7))
+    assert [int(nib.load(path).header[name]) for name in ("qform_code", "sform_code", "intent_code")] == [1, 0, 0]
 
 
 def test_headers_of_other_formats_are_a_noted_loss() -> None:
