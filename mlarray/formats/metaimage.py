@@ -279,7 +279,7 @@ def _file_names(named: str, header: MetaHeader) -> tuple[str, ...]:
     """Return the data files of a detached header; each holds as many bytes as any other."""
     count = len(header.sizes)
     words = named.split()
-    if words[0] == "LIST":
+    if words[:1] == ["LIST"]:
         text = re.sub(r"[dD]$", "", words[1]) if len(words) > 1 else "0"
         given = one_int("ElementDataFile", text)
         dimension = given if 0 < given <= count else max(1, count - 1)
@@ -312,4 +312,6 @@ def _skipped(path: Path, block: Block, skip: int) -> Block:
         if found < block.nbytes:
             raise wrong_size(path, block, found)
         return dataclasses.replace(block, start=block.start + found - block.nbytes)
+    if skip > block.path.stat().st_size:
+        raise FormatError(f"{path}: HeaderSize {skip} skips more than {block.path} holds.")
     return dataclasses.replace(block, start=skip) if skip else block

@@ -146,6 +146,8 @@ def _skipped(path: Path, block: Block, header: NrrdHeader) -> Block:
         if found < block.nbytes:
             raise wrong_size(path, block, found)
         return dataclasses.replace(block, start=start + found - block.nbytes)
+    if header.encoding not in ("gzip", "bzip2") and start + count > block.path.stat().st_size:
+        raise FormatError(f"{path}: 'byte skip' {count} skips more than {block.path} holds.")
     if header.encoding in ("gzip", "bzip2"):
         return dataclasses.replace(block, start=start, skip=count)  # lines are skipped before, bytes after decoding
     return dataclasses.replace(block, start=start + count)

@@ -8,7 +8,7 @@ pixels of several components: ``list`` (channels; time too, told apart by its la
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 
@@ -163,8 +163,8 @@ def _label(axis: Axis) -> str:
     return "" if axis.is_spatial else "t" if axis.type == "time" else axis.name
 
 
-def _quoted(texts: object) -> str:
-    return " ".join('"' + str(text).replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts)  # type: ignore[attr-defined]
+def _quoted(texts: Iterable[str]) -> str:
+    return " ".join('"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"' for text in texts)
 
 
 def _vector(values: Matrix) -> str:

@@ -276,7 +276,7 @@ def test_a_raw_file_alone_is_no_input(tmp_path: Path) -> None:
         open_source(tmp_path / "a.raw")
 
 
-@pytest.mark.parametrize("named", ["../secret.raw", "link.raw", "/etc/hostname", ".", "a\0b"])
+@pytest.mark.parametrize("named", ["", "../secret.raw", "link.raw", "/etc/hostname", ".", "a\0b"])
 def test_a_data_file_outside_of_the_folder_is_never_read(tmp_path: Path, named: str) -> None:
     (tmp_path / "secret.raw").write_bytes(RAMP)
     folder = tmp_path / "case"
@@ -403,6 +403,7 @@ def test_the_whole_header_is_kept_as_plain_values(tmp_path: Path) -> None:
         ({"BinaryData": "False", "CompressedData": "True"}, "both"),
         ({"HeaderSize": "-2"}, "HeaderSize -2"),
         ({"HeaderSize": "5"}, "inside the header"),
+        ({"HeaderSize": "9" * 30}, "skips more than"),
         ({"HeaderSize": "-1", "CompressedData": "True"}, "HeaderSize -1"),
         ({"dimsize": "2 3 4"}, "twice"),
     ],

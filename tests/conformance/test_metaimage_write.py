@@ -277,3 +277,20 @@ def test_a_finished_file_can_be_checked_before_it_is_published(tmp_path: Path) -
     assert not (tmp_path / "a.mha").exists()
     sink.publish()
     assert (tmp_path / "a.mha").exists()
+
+
+@pytest.mark.slow
+def test_more_than_four_gibibytes_of_voxels_come_back(tmp_path: Path) -> None:
+    shape = (4160, 1024, 1024)
+    spec = ArraySpec(shape, np.dtype("u1"), parse_axes("zyx"))
+    sink = ours.open_sink(tmp_path / "a.mha", spec, SourceInfo(), SinkOptions())
+    block = np.zeros((32, 1024, 1024), np.uint8)
+    for number, part in enumerate(Region.full(shape).split(0, 32)):
+        block[0, 0, 0] = number
+        sink.write(part, block)
+    sink.publish()
+    source = ours.open_source(tmp_path / "a.mha")
+    for number in (0, 65, 129):
+        assert source.read(Region.at((32 * number, 0, 0), (1, 1, 2))).tolist() == [[[number, 0]]]
+    source.read(Region.at((shape[0] - 1, 0, 0), (1, 1024, 1024)))  # up to the end: length and checksum are compared
+    source.close()

@@ -397,7 +397,13 @@ def test_lines_and_bytes_are_skipped(tmp_path: Path) -> None:
     packed = b"line\n" + gzip.compress(b"abc" + RAMP)
     array, _ = load(write_nrrd(path, {**NRRD_BASE, "encoding": "gzip", "line skip": "1", "byte skip": "3"}, packed))
     np.testing.assert_array_equal(array, CUBE)
-    for bad in ({"byte skip": "-2"}, {"line skip": "-1"}, {"line skip": "99"}, {"encoding": "gzip", "byte skip": "-1"}):
+    for bad in (
+        {"byte skip": "9" * 30},
+        {"byte skip": "-2"},
+        {"line skip": "-1"},
+        {"line skip": "99"},
+        {"encoding": "gzip", "byte skip": "-1"},
+    ):
         with pytest.raises(FormatError, match="skip"):
             open_source(write_nrrd(path, {**NRRD_BASE, **bad}))
 
