@@ -65,7 +65,7 @@ def blocks_of(text: str) -> list[Block]:
     blocks = []
     for position, (_, end, language, words, match) in enumerate(found):
         expected = None
-        if language in CODE and position + 1 < len(found):
+        if match.re is _FENCE and language in CODE and position + 1 < len(found):
             start, _, following, _, shown = found[position + 1]
             if following == "text" and not text[end:start].strip():
                 expected = shown["body"]
