@@ -137,6 +137,14 @@ class Source(Protocol):
     def close(self) -> None:
         """Release files; reading afterwards reopens them."""
 
+    def __enter__(self) -> Self:
+        """Return the source itself."""
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Close the source."""
+
 
 class Writer(Protocol):
     """Something that stores blocks of voxels."""
