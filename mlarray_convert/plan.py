@@ -162,6 +162,7 @@ def plan_case(
     target = Target(access, tuple(range(spec.ndim)), layout.chunks if layout is not None else None)
     memory = Memory.of(source, spec, target, request, limits)
     tiles, spool = choose_tiles(source, spec, target, memory)
+    memory = memory.after_spooling() if spool else memory
     bytes_in = sum(path.stat().st_size for path in source.info.files)
     return CasePlan(
         case,
@@ -215,9 +216,13 @@ class Memory:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
         elif source.access is Access.SLAB:
             hold = min(HOLD_BYTES, spec.nbytes, max(0, limits.memory_bytes - limits.base_bytes) // 8)
-        # One chunk as it is gathered and one compressed, and per thread the scratch of a block, far smaller.
-        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 2 * chunk_bytes + hold
+        # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
+        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes + hold
         return cls(fixed, copies, limits.memory_bytes, hold)
+
+    def after_spooling(self) -> Memory:
+        """Return the cost once the source is a raw file: its centre can be read, so nothing is held back."""
+        return replace(self, fixed_bytes=self.fixed_bytes - self.hold_bytes, hold_bytes=0)
 
     @property
     def tile_budget(self) -> int:
@@ -256,10 +261,12 @@ def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory
     except MemoryLimitError as error:
         if source.access is not Access.SLAB:
             raise _too_little(memory, error) from error
+    memory = memory.after_spooling()
     try:
-        return plan_tiles(spec, chunks, access=target.access, order=target.order, budget_bytes=budget), True
+        tiles = plan_tiles(spec, chunks, access=target.access, order=target.order, budget_bytes=memory.tile_budget)
     except MemoryLimitError as error:
         raise _too_little(memory, error) from error
+    return tiles, True
 
 
 def spool_tiles(source: Source, memory: Memory) -> TilePlan:

@@ -213,7 +213,10 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
     _refuse_full_disk(plan)
     with contextlib.ExitStack() as stack:
         memory = Memory.of(values, plan.spec, plan.target, request, limits)
-        readable = stack.enter_context(_spooled(values, plan, memory, work)) if plan.spool else values
+        readable = values
+        if plan.spool:
+            readable = stack.enter_context(_spooled(values, plan, memory, work))
+            memory = memory.after_spooling()
         options = SinkOptions(
             request.storage,
             record,
