@@ -4,7 +4,18 @@ from pathlib import Path
 
 import pytest
 
-from .pages import LANGUAGES, ROOT, OutputDiffersError, all_pages, anchors_of, bash, blocks_of, links_of, matches, run_page
+from .pages import (
+    LANGUAGES,
+    ROOT,
+    OutputDiffersError,
+    all_pages,
+    anchors_of,
+    bash,
+    blocks_of,
+    links_of,
+    matches,
+    run_page,
+)
 
 PAGES = all_pages()
 
@@ -64,7 +75,9 @@ def test_a_page_that_shows_another_output_is_found(tmp_path: Path, monkeypatch: 
         run_page(page, tmp_path)
 
 
-def test_blocks_of_a_page_share_names_and_hidden_ones_run_first(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_blocks_of_a_page_share_names_and_hidden_ones_run_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     page = tmp_path / "page.md"
     page.write_text("<!-- setup\nx = 20\n-->\n```python\nprint(x + 1)\n```\n```text\n21\n```\n", encoding="utf-8")
