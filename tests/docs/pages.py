@@ -90,11 +90,7 @@ def run_page(page: Path, folder: Path) -> int:
 
 
 def matches(expected: str, output: str) -> bool:
-    """Tell whether an output is the expected one, with `...` as a wildcard.
-
-    >>> matches("a\\n...\\nz 1... s\\n", "a\\nb\\nc\\nz 1.23 s\\n")
-    True
-    """
+    """Tell whether an output is the expected one, with `...` as a wildcard."""
     pattern = ""
     for line in expected.strip("\n").split("\n"):
         if line.strip() == "...":

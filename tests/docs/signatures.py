@@ -15,11 +15,7 @@ _PLAIN = (bool, int, float, str, type(None), tuple)
 
 
 def signature_text(value: object) -> str:
-    """The signature of a callable as the page shows it; an empty string for anything else.
-
-    >>> signature_text(mlarray.Region)
-    '(start, stop)'
-    """
+    """The signature of a callable as the page shows it; an empty string for anything else."""
     if not (inspect.isclass(value) or inspect.isroutine(value)) or (inspect.isclass(value) and issubclass(value, Enum)):
         return ""
     parts, keyword_only = [], False

@@ -123,9 +123,9 @@ def test_every_error_is_described_with_the_builtin_it_is() -> None:
 def requirements() -> Iterator[tuple[str, str]]:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     groups = {"": project["dependencies"], **project["optional-dependencies"]}
-    for group, wanted in groups.items():
+    for extra, wanted in groups.items():
         for requirement in wanted:
-            yield group, re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0]
+            yield extra, re.split(r"[<>=!~\[; ]", requirement, maxsplit=1)[0]
 
 
 def test_every_dependency_is_described_and_nothing_else() -> None:
