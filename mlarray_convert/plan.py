@@ -158,7 +158,7 @@ def plan_case(
     losses = module_of(request.target).losses(spec, info)
     layout = planned_layout(request.target, spec, request.storage)
     # Whether a header-and-block format compresses is known once its file is made; storage order suits both.
-    access = Access.SLAB if layout is None else Access.REGION
+    access = Access.SLAB if layout is None and not _is_plain(request) else Access.REGION
     target = Target(access, tuple(range(spec.ndim)), layout.chunks if layout is not None else None)
     memory = Memory.of(source, spec, target, request, limits)
     tiles, spool = choose_tiles(source, spec, target, memory)
@@ -238,41 +238,45 @@ class Memory:
 def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory) -> tuple[TilePlan, bool]:
     """Choose the tiles, and whether the source must be decoded into a temporary file first.
 
-    A compressed source can only be read forward. Where a whole row of chunks does not fit into memory, or the target wants
-    its voxels in another order, it is decoded once into a raw file, of which any region can then be read.
+    A compressed stream can only be read forward, and a compressed target only be written forward. Where the other side has
+    chunks and a whole row of them does not fit into memory, or the two want different orders, the source is decoded once
+    into a raw file, of which any region can then be read.
 
     Raises
     ------
     MemoryLimitError
         When neither way stays within the limit.
     """
-    chunks = target.chunks
-    order = source.order
-    fits_order = True
-    if target.access is Access.SLAB:
-        chunks = getattr(source, "chunks", None)
-        order = target.order
-        fits_order = source.access is not Access.SLAB or source.order == target.order
-    access = Access.SLAB if target.access is Access.SLAB and source.access is Access.REGION else source.access
-    budget = memory.tile_budget
-    try:
-        if fits_order:
-            return plan_tiles(spec, chunks, access=access, order=order, budget_bytes=budget), False
-    except MemoryLimitError as error:
-        if source.access is not Access.SLAB:
-            raise _too_little(memory, error) from error
+    forward = target.access is Access.SLAB
+    chunks = target.chunks if target.chunks is not None else getattr(source, "chunks", None)
+    order = target.order if forward else source.order
+    access = Access.SLAB if forward and source.access is Access.REGION else source.access
+    refused: MemoryLimitError | None = None
+    if source.access is not Access.SLAB or not forward or source.order == target.order:
+        try:
+            return plan_tiles(spec, chunks, access=access, order=order, budget_bytes=memory.tile_budget), False
+        except MemoryLimitError as error:
+            refused = error
+    one_side_forward = (source.access is Access.SLAB) or (forward and source.access is Access.REGION)
     memory = memory.after_spooling()
     try:
-        tiles = plan_tiles(spec, chunks, access=target.access, order=target.order, budget_bytes=memory.tile_budget)
+        if refused is not None and not one_side_forward:
+            raise refused
+        tiles = plan_tiles(
+            spec, target.chunks, access=target.access, order=target.order, budget_bytes=memory.tile_budget
+        )
     except MemoryLimitError as error:
         raise _too_little(memory, error) from error
     return tiles, True
 
 
 def spool_tiles(source: Source, memory: Memory) -> TilePlan:
-    """Return the tiles for decoding a source forward into a raw file."""
+    """Return the tiles for decoding a source into a raw file, which takes them in any order."""
+    chunks = getattr(source, "chunks", None) if source.access is Access.REGION else None
     try:
-        return plan_tiles(source.spec, None, access=source.access, order=source.order, budget_bytes=memory.tile_budget)
+        return plan_tiles(
+            source.spec, chunks, access=source.access, order=source.order, budget_bytes=memory.tile_budget
+        )
     except MemoryLimitError as error:
         raise _too_little(memory, error) from error
 
@@ -309,8 +313,12 @@ def _too_little(memory: Memory, error: MemoryLimitError) -> MemoryLimitError:
     )
 
 
+def _is_plain(request: Request) -> bool:
+    return request.suffix.lower() == ".nii"
+
+
 def _estimate(case: Case, request: Request, spec: ArraySpec, source_bytes: int, bytes_in: int) -> int:
-    if request.suffix.lower() in (".nii", ".hdr", ".img"):
+    if _is_plain(request):
         return spec.nbytes
     if case.is_label:
         return int(spec.nbytes * _LABEL_RATIO) + 4096

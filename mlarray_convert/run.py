@@ -320,10 +320,11 @@ def _as_integers(source: Source, limits: Limits, work: _Work) -> Source:
 
 @contextlib.contextmanager
 def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Iterator[Source]:
-    """Decode a source once, forward, into a raw file beside the output; any region of that can be read. Always removed."""
+    """Decode a source once into a raw file beside the output; any region of that can be read. Always removed."""
     work.add_pass()
-    shape = tuple(source.spec.shape[axis] for axis in source.order)
-    layout = RawLayout(shape, source.spec.dtype.newbyteorder("="), source.order)
+    order = source.order if source.access is Access.SLAB else plan.target.order
+    shape = tuple(source.spec.shape[axis] for axis in order)
+    layout = RawLayout(shape, source.spec.dtype.newbyteorder("="), order)
     store = RawSink(plan.case.output.with_name(f"{plan.case.output.name}.spool"), source.spec, layout, b"")
     try:
         copy(source, store, spool_tiles(source, memory), progress=work.done)
