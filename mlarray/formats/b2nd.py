@@ -15,9 +15,9 @@ from mlarray.spec import ArraySpec
 _NNUNET_AXES = parse_axes("czyx")
 
 
-def open_source(path: Path) -> mla.MlaSource:
+def open_source(path: Path, *, mapped: bool = True) -> mla.MlaSource:
     """Open a ``.b2nd`` file; only its header and metadata are read."""
-    return mla.MlaSource(path, "b2nd", _NNUNET_AXES)
+    return mla.MlaSource(path, "b2nd", _NNUNET_AXES, mapped=mapped)
 
 
 def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> mla.MlaSink:

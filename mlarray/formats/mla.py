@@ -6,6 +6,7 @@ import json
 import warnings
 from collections.abc import Mapping
 from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +42,17 @@ class MlaSource(SourceBase):
         Name of the format row.
     unlabelled : tuple of Axis, optional
         Axes to assume where the file says nothing and has that many axes.
+    mapped : bool
+        Whether the file is mapped into memory.
     """
 
     access = Access.REGION
 
-    def __init__(self, path: Path, format_name: str = "mla", unlabelled: tuple[Axis, ...] = ()) -> None:
-        self._arguments = (path, format_name, unlabelled)
+    def __init__(
+        self, path: Path, format_name: str = "mla", unlabelled: tuple[Axis, ...] = (), *, mapped: bool = True
+    ) -> None:
+        self._path, self._mapped = path, mapped
+        self._make = partial(MlaSource, path, format_name, unlabelled, mapped=mapped)
         self._store: BloscStore | None = None
         store = self._opened()
         with warnings.catch_warnings(record=True) as caught:
@@ -83,11 +89,11 @@ class MlaSource(SourceBase):
         self._store = None
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return (MlaSource, self._arguments)
+        return (self._make, ())
 
     def _opened(self) -> BloscStore:
         if self._store is None:
-            store = open_store(self._arguments[0])
+            store = open_store(self._path, mmap_mode="r" if self._mapped else None)
             integrity.refuse_unfinished(store)
             self._store = store
         return self._store
@@ -181,9 +187,9 @@ class MlaSink:
             self.write(region, block)
 
 
-def open_source(path: Path) -> MlaSource:
+def open_source(path: Path, *, mapped: bool = True) -> MlaSource:
     """Open an ``.mla`` file; only its header and metadata are read."""
-    return MlaSource(path)
+    return MlaSource(path, mapped=mapped)
 
 
 def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> MlaSink:

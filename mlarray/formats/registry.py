@@ -40,6 +40,13 @@ class FormatModule(Protocol):
         """Create a file that takes the voxels."""
 
 
+class MappingModule(Protocol):
+    """A module whose sources may be memory-mapped."""
+
+    def open_source(self, path: Path, *, mapped: bool = True) -> Source:
+        """As for :class:`FormatModule`; ``mapped=False`` reads with ordinary file calls."""
+
+
 def format_named(name: str) -> Format:
     """Return the row called ``name``."""
     for row in FORMATS:
@@ -102,13 +109,16 @@ def module_of(row: Format) -> FormatModule:
     return cast("FormatModule", importlib.import_module(f"mlarray.formats.{row.module}"))
 
 
-def open_source(path: str | Path) -> Source:
+def open_source(path: str | Path, *, mapped: bool = True) -> Source:
     """Open a file of any known format as a source; only its header is read.
 
     Parameters
     ----------
     path : str or Path
         The file.
+    mapped : bool
+        Whether the file may be mapped into memory, which is fastest for patches. Pages of a map count as memory of this
+        process until the system takes them back; without it, memory stays small whatever is read.
 
     Returns
     -------
@@ -125,7 +135,10 @@ def open_source(path: str | Path) -> Source:
     place = Path(path)
     row = format_of(place)
     try:
-        return module_of(row).open_source(place)
+        module = module_of(row)
+        if row.maps and not mapped:
+            return cast("MappingModule", module).open_source(place, mapped=False)
+        return module.open_source(place)
     except FormatError as error:
         if str(place) in error.message:
             raise

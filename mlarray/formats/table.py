@@ -23,6 +23,8 @@ class Format:
         What a partial read costs, for people.
     writes : bool
         Whether there is an ``open_sink``.
+    maps : bool
+        Whether ``open_source`` may map the file into memory and takes ``mapped=False`` not to.
     folders : bool
         Whether an image of this format is a folder.
     """
@@ -33,12 +35,13 @@ class Format:
     module: str
     regions: str = "no"
     writes: bool = True
+    maps: bool = False
     folders: bool = False
 
 
 FORMATS: tuple[Format, ...] = (
-    Format("mla", "MLArray", (".mla", ".mb2nd"), "mla", regions="yes, block by block"),
-    Format("b2nd", "Blosc2 array (nnU-Net)", (".b2nd",), "b2nd", regions="yes, block by block"),
+    Format("mla", "MLArray", (".mla", ".mb2nd"), "mla", regions="yes, block by block", maps=True),
+    Format("b2nd", "Blosc2 array (nnU-Net)", (".b2nd",), "b2nd", regions="yes, block by block", maps=True),
     Format(
         "nifti",
         "NIfTI-1, NIfTI-2, Analyze",
