@@ -133,16 +133,20 @@ def open_source(path: str | Path, *, mapped: bool = True) -> Source:
         When its content is damaged or cannot be kept right; the message names the file.
     """
     place = Path(path)
-    row = format_of(place)
+    return open_as(format_of(place), place, mapped=mapped)
+
+
+def open_as(row: Format, path: Path, *, mapped: bool = True) -> Source:
+    """Open a file as one of a given format, whatever its name. Parameters and errors as for :func:`open_source`."""
+    module = module_of(row)
     try:
-        module = module_of(row)
         if row.maps and not mapped:
-            return cast("MappingModule", module).open_source(place, mapped=False)
-        return module.open_source(place)
+            return cast("MappingModule", module).open_source(path, mapped=False)
+        return module.open_source(path)
     except FormatError as error:
-        if str(place) in error.message:
+        if str(path) in error.message:
             raise
-        error.message = f"{place}: {error.message}"
+        error.message = f"{path}: {error.message}"
         raise
 
 
