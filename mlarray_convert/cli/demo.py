@@ -12,7 +12,9 @@ from typing import Any
 import click
 
 from mlarray.errors import MissingDependencyError, UsageError
-from mlarray.formats.registry import open_source
+from mlarray.formats.registry import format_of_name, module_of, open_source
+from mlarray.sources.base import SinkOptions, Source, SourceInfo
+from mlarray.sources.copy import copy
 from mlarray_convert.cli.render import amount, by, plain, table
 from mlarray_convert.report import Report, case_fields
 
@@ -26,12 +28,12 @@ _READS = 200
 def command(folder: Path) -> int:
     """Make a small data set in DIR (default: mla-demo), convert it, and read patches from it.
 
-    The images come with the packages nibabel and pydicom; nothing is downloaded. Running it again starts afresh.
+    The images come with the package nibabel; nothing is downloaded. Running it again starts afresh.
     """
     _claim(folder)
     dataset, converted = folder / "dataset", folder / "dataset_mla"
     _title(1, "A small data set")
-    _say(f"Real images from the test data of nibabel and pydicom, in {dataset}:")
+    _say(f"Real images from the test data of nibabel, in {dataset}:")
     click.echo(table(["file", "image", "shape", "dtype", "size"], _make_dataset(dataset)))
 
     _title(2, "Converted")
@@ -90,7 +92,7 @@ def _make_dataset(dataset: Path) -> list[list[str]]:
         ("brain/EPI.nii.gz", "functional MRI, 2 time points", _copy_epi),
         ("brain/SEG.nii.gz", "its brightest voxels, float64", _write_segmentation),
         ("head/T1.mha", "anatomical MRI", _write_metaimage),
-        ("abdomen/CT.nrrd", "a slice of a CT", _write_nrrd),
+        ("rest/BOLD.nrrd", "functional MRI, 20 time points", _write_nrrd),
     ):
         path = dataset / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -104,48 +106,55 @@ def _make_dataset(dataset: Path) -> list[list[str]]:
     return rows
 
 
-def _sample(package: str, *parts: str) -> Path:
-    """Return a file that an installed package brings along."""
+def _sample(name: str) -> Path:
+    """Return an image that the package nibabel brings along."""
     from importlib.util import find_spec
 
-    found = find_spec(package)
-    path = Path(found.origin).parent.joinpath(*parts) if found is not None and found.origin else None
+    found = find_spec("nibabel")
+    path = Path(found.origin).parent / "tests" / "data" / name if found is not None and found.origin else None
     if path is None or not path.is_file():
-        raise MissingDependencyError(
-            f"The demo needs {'/'.join(parts)} of the package {package}, which is not installed."
-        )
+        raise MissingDependencyError(f"The demo needs the image {name} of the package nibabel, which is not installed.")
     return path
 
 
 def _copy_epi(path: Path) -> None:
-    shutil.copyfile(_sample("nibabel", "tests", "data", "example4d.nii.gz"), path)
+    shutil.copyfile(_sample("example4d.nii.gz"), path)
 
 
 def _write_segmentation(path: Path) -> None:
-    import nibabel as nib
     import numpy as np
 
-    image: Any = nib.load(_sample("nibabel", "tests", "data", "example4d.nii.gz"))
-    first = np.asarray(image.dataobj[..., 0])
-    nib.save(nib.Nifti1Image((first > np.percentile(first, 90)).astype(np.float64), image.affine), path)
+    from mlarray import ArraySpec, Region
+    from mlarray.sources.memory import ArraySource
+
+    with closing(open_source(_sample("example4d.nii.gz"))) as source:
+        spec = source.spec
+        first = source.read(Region.at((0, 0, 0, 0), (1, *spec.shape[1:])))[0]
+    brightest = (first > np.percentile(first, 90)).astype(np.float64)
+    _write(ArraySource(brightest, ArraySpec(brightest.shape, brightest.dtype, spec.axes[1:], spec.geometry)), path)
 
 
 def _write_metaimage(path: Path) -> None:
-    _rewrite(_sample("nibabel", "tests", "data", "anatomical.nii"), path)
+    with closing(open_source(_sample("anatomical.nii"))) as source:
+        _write(source, path)
 
 
 def _write_nrrd(path: Path) -> None:
-    _rewrite(_sample("pydicom", "data", "test_files", "CT_small.dcm"), path)
+    with closing(open_source(_sample("functional.nii"))) as source:
+        _write(source, path)
 
 
-def _rewrite(original: Path, path: Path) -> None:
-    """Write an image in the format of another suffix, without the header fields that only its own format knows."""
-    import SimpleITK as sitk
-
-    image = sitk.Cast(sitk.ReadImage(str(original)), sitk.sitkInt16)
-    for key in image.GetMetaDataKeys():
-        image.EraseMetaData(key)
-    sitk.WriteImage(image, str(path), useCompression=True)
+def _write(source: Source, path: Path) -> None:
+    """Write an image as its suffix says, without the header fields of the format it had."""
+    row = format_of_name(path)
+    assert row is not None
+    sink = module_of(row).open_sink(path, source.spec, SourceInfo(), SinkOptions())
+    try:
+        copy(source, sink, [source.spec.region])
+        sink.publish()
+    except BaseException:
+        sink.abort()
+        raise
 
 
 def _read_patches(original: Path, converted: Path) -> None:

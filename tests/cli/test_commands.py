@@ -163,10 +163,10 @@ def test_the_demo_makes_converts_and_reads_a_data_set_and_can_be_repeated(
     shown = capsys.readouterr().out
     assert "the values of both files are equal" in shown
     assert files_below(tmp_path / "demo" / "dataset_mla") == [
-        "abdomen/CT.mla",
         "brain/EPI.mla",
         "brain/SEG.mla",
         "head/T1.mla",
+        "rest/BOLD.mla",
     ]
 
 
