@@ -7,7 +7,7 @@ is the store's business, everything else about metadata the model's.
 from __future__ import annotations
 
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from types import TracebackType
@@ -16,10 +16,9 @@ from typing import Any, Self, Unpack
 import numpy as np
 import numpy.typing as npt
 
-from mlarray.axes import AxesLike, Axis, parse_axes
-from mlarray.creation import Constructors, numeric, target_path
-from mlarray.errors import DTypeError, UsageError
-from mlarray.indexing import castable, parse_key, read_selection, write_selection
+from mlarray.axes import AxesLike, Axis, are_labelled, parse_axes
+from mlarray.creation import Constructors, metadata_from, numeric, target_path
+from mlarray.errors import MetadataError, UsageError
 from mlarray.layout import Layout
 from mlarray.metadata import Meta, decode, encode, update_managed
 from mlarray.metadata.spatial import spec_of
@@ -29,19 +28,28 @@ from mlarray.sources.memory import ArraySource
 from mlarray.spatial_view import SpatialView
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
-from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of
-from mlarray.storage.blosc import BloscStore, MapMode, copy_store, open_store
-from mlarray.storage.contents import AXES_RECORD, CONVERSION_RECORD, array_records, filled_store, stored_metadata
+from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of, refuse_without_axes
+from mlarray.storage.blosc import BloscStore, MapMode, copy_store, open_store, store_from_frame
+from mlarray.storage.contents import (
+    CONVERSION_RECORD,
+    METADATA_VERSION,
+    array_records,
+    filled_store,
+    merged,
+    source_metadata,
+    stored_axes,
+    stored_metadata,
+)
 from mlarray.storage.memory import ArrayStore
 from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageOptions
 from mlarray.storage.publish import PendingFile
 from mlarray.storage.session import WriteSession
+from mlarray.voxel_view import VoxelView
 
-METADATA_VERSION = "v0"  # what 0.0.x writes
 KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD)
 
 
-class MLArray(SpatialView, Constructors):
+class MLArray(VoxelView, SpatialView, Constructors):
     """An N-D array with geometry and metadata.
 
     Parameters
@@ -137,7 +145,7 @@ class MLArray(SpatialView, Constructors):
                 )
             self._become(type(self).load(array, dparams, compressed=compressed))
             return
-        new = _metadata(meta)
+        new = metadata_from(meta)
         parsed = _axes_argument(axes, axis_labels)
         if parsed is not None:
             stated["axis_labels"] = [axis.label for axis in parsed]
@@ -160,26 +168,6 @@ class MLArray(SpatialView, Constructors):
     # -- the array ---------------------------------------------------------------------------------------------------
 
     @property
-    def shape(self) -> tuple[int, ...] | None:
-        """Extent per array axis, or None without an array."""
-        return None if self._store is None else self._store.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any] | None:
-        """Dtype of the array, or None without an array."""
-        return None if self._store is None else self._store.dtype
-
-    @property
-    def ndim(self) -> int | None:
-        """Number of array axes, or None without an array."""
-        return None if self._store is None else len(self._store.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of elements."""
-        return 0 if self._store is None else int(np.prod(self._store.shape, dtype=np.int64))
-
-    @property
     def spec(self) -> ArraySpec:
         """Shape, dtype, axes and geometry as one value."""
         store = self._array()
@@ -190,7 +178,7 @@ class MLArray(SpatialView, Constructors):
         """The metadata (:class:`~mlarray.metadata.Meta`), read on first use; None after :meth:`close`."""
         if self._meta is None and isinstance(self._store, BloscStore):
             self._meta = stored_metadata(self._store)
-            self._axes_record = self._store.record(AXES_RECORD)
+            self._axes_record = stored_axes(self._store)
         return self._meta
 
     @property
@@ -200,45 +188,11 @@ class MLArray(SpatialView, Constructors):
             return None
         return layout_of(self._store, self.meta.blosc2.patch_size)
 
-    def read(self, region: Region, out: NDArray | None = None) -> NDArray:
-        """Return the voxels of a region that lies within the array, written into ``out`` where it is given."""
-        return self._array().read(region, out)
-
-    def __getitem__(self, key: Any) -> Any:
-        store = self._array()
-        selection = parse_key(key, store.shape, getattr(store, "blocks", None))
-        return read_selection(selection, store.read, store.dtype)
-
-    def __setitem__(self, key: Any, value: Any) -> None:
-        store = self._array()
-        selection = parse_key(key, store.shape, getattr(store, "blocks", None))
-        write_selection(selection, castable(value, store.dtype), store.read, self._write, store.dtype)
-
-    def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NDArray:
-        if isinstance(self._store, ArrayStore):
-            return np.array(self._store.array, dtype=dtype, copy=copy)
-        if copy is False:
-            raise ValueError("A compressed array cannot be shown to numpy without a copy.")
-        values = self.to_numpy()
-        return values if dtype is None else values.astype(dtype, copy=False)
-
-    def __len__(self) -> int:
-        return 0 if not self.shape else self.shape[0]
-
-    def __iter__(self) -> Iterator[Any]:
-        self._array()
-        return (self[index] for index in range(len(self)))
-
     def __repr__(self) -> str:
         if self._store is None:
             return f"<{type(self).__name__} without an array>"
         where = self.filepath or ("compressed in memory" if isinstance(self._store, BloscStore) else "in memory")
         return f"<{type(self).__name__} shape={self.shape} dtype={self.dtype} spacing={self.spacing} {where}>"
-
-    def to_numpy(self) -> NDArray:
-        """Return all voxels as a numpy array; of an uncompressed array the array itself."""
-        store = self._array()
-        return store.array if isinstance(store, ArrayStore) else store.read(Region.full(store.shape))
 
     def compress(
         self,
@@ -302,7 +256,7 @@ class MLArray(SpatialView, Constructors):
             Metadata that is not valid; the array then stays open, so that it can be corrected.
         """
         if self._session is not None:
-            self._session.finish(self._changed_records())
+            self._session.finish(array_records(self.meta, self._axes_record))
         self._release()
 
     def __enter__(self) -> Self:
@@ -317,15 +271,17 @@ class MLArray(SpatialView, Constructors):
         self.close()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if self.filepath is not None and self._session is None and self.mmap_mode != "c":
-            return (_reopened, (type(self), str(self.filepath), self.mode, self.mmap_mode))
+        store = self._store
+        if store is not None and store.path is not None and self._session is None and self.mmap_mode != "c":
+            # The absolute path: the other process may work in another folder.
+            arguments = (str(store.path.absolute()), self.mode, self.mmap_mode, self._options.dparams)
+            return (type(self).open, arguments)
         if self._session is not None:
             raise UsageError(
                 f"{self.filepath} is open for writing and cannot be sent to another process.", hint="Close it first."
             )
-        values = None if self._store is None else self.to_numpy()
-        compressed = isinstance(self._store, BloscStore)
-        return (_rebuilt, (type(self), values, encode(self.meta), self._axes_record, compressed))
+        content = store.frame_bytes() if isinstance(store, BloscStore) else None if store is None else store.array
+        return (_rebuilt, (type(self), content, encode(self.meta), self._axes_record, self._options, self._kept_layout))
 
     # -- inside ------------------------------------------------------------------------------------------------------
 
@@ -338,6 +294,7 @@ class MLArray(SpatialView, Constructors):
         self._store: BloscStore | ArrayStore | None = None
         self._session: WriteSession | None = None
         self._options = StorageOptions()
+        self._kept_layout: Layout | None = None  # of a file that was loaded without compression
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
     def _release(self) -> None:
@@ -356,11 +313,6 @@ class MLArray(SpatialView, Constructors):
             setattr(self, name, value)
         self._watch()
 
-    def _array(self) -> BloscStore | ArrayStore:
-        if self._store is None:
-            raise DTypeError("There is no array: it was closed, or the object holds metadata only.")
-        return self._store
-
     def _write(self, region: Region, block: NDArray) -> None:
         store = self._array()
         if self._session is None or not region.size:
@@ -368,18 +320,22 @@ class MLArray(SpatialView, Constructors):
         else:
             self._session.write(region, lambda: store.write(region, block))
 
-    def _fill(self, source: Source, options: StorageOptions, *, compressed: bool) -> None:
+    def _fill(self, source: Source, options: StorageOptions, *, compressed: bool, sampled: bool = True) -> None:
         """Become an array in memory with the voxels of ``source``; the metadata is there already."""
         spec = source.spec
         self._options = options
-        self._store = filled_store(source, options, self._meta) if compressed else ArrayStore(source.read(spec.region))
+        refuse_without_axes(spec)
+        if compressed:
+            self._store = filled_store(source, options, self._meta, sampled=sampled)
+        else:
+            self._store = ArrayStore(source.read(spec.region))
         update_managed(self._meta, shape=spec.shape, has_array=True, mlarray_version=METADATA_VERSION)
 
     def _detach(self, options: StorageOptions, *, compressed: bool) -> None:
         voxels = ArraySource(self.to_numpy(), self.spec)
         meta, record = self._meta, self._axes_record
         if self._session is not None:
-            self._session.finish(self._changed_records())
+            self._session.finish(array_records(self.meta, self._axes_record))
         self._release()
         self._meta, self._axes_record = meta, record
         self._fill(voxels, options, compressed=compressed)
@@ -390,14 +346,8 @@ class MLArray(SpatialView, Constructors):
             return copy_store(self._store, path, records=KEPT_RECORDS)
         if self._store is None:
             return allocate(ArraySpec((0,), np.dtype(np.float64)), StorageOptions(patch_size=None), path=path).store
-        return filled_store(ArraySource(self._store.array, self.spec), self._options, self._meta, path=path)
-
-    def _changed_records(self) -> dict[str, object]:
-        store = self._store
-        records = array_records(self.meta, self._axes_record)
-        if not isinstance(store, BloscStore):
-            return records
-        return {name: value for name, value in records.items() if store.record(name) != value}
+        source = ArraySource(self._store.array, self.spec)
+        return filled_store(source, self._options, self._meta, path=path, layout=self._kept_layout)
 
     def _watch(self) -> None:
         """Let a writable file be finished when this object goes away without :meth:`close`."""
@@ -427,7 +377,11 @@ class MLArray(SpatialView, Constructors):
         image.filepath, image.mode, image.mmap_mode = str(path), mode, mmap_mode
         image._options = StorageOptions(dparams=dparams)
         if store.writable and mmap_mode != "c":
-            image._session = WriteSession(store, created=False)
+            try:
+                before = array_records(image.meta, image._axes_record)
+            except MetadataError:  # of another writer; it has to be corrected before it can be written again
+                before = {}
+            image._session = WriteSession(store, created=False, before=before)
             image._watch()
         return image
 
@@ -436,13 +390,14 @@ class MLArray(SpatialView, Constructors):
         store = open_store(path, mmap_mode="r", dparams=dparams)
         integrity.refuse_unfinished(store)
         image = cls._of(store)
+        image.filepath = str(path)
         if image.meta is None or image._store is None:
             return image
-        image._store = (
-            copy_store(store, None, dparams=dparams, records=KEPT_RECORDS)
-            if compressed
-            else ArrayStore(store.read(Region.full(store.shape)))
-        )
+        if compressed:
+            image._store = copy_store(store, None, dparams=dparams, records=KEPT_RECORDS)
+        else:
+            image._kept_layout = image.layout
+            image._store = ArrayStore(store.read(Region.full(store.shape)))
         return image
 
     @classmethod
@@ -456,8 +411,7 @@ class MLArray(SpatialView, Constructors):
 
     @classmethod
     def _allocated(cls, path: Path, spec: ArraySpec, options: StorageOptions, meta: Any, mmap_mode: MapMode) -> Self:
-        labelled = any(not axis.name.startswith("d") for axis in spec.axes)
-        image = cls(meta=meta, axes=spec.axes if labelled else None)
+        image = cls(meta=meta, axes=spec.axes if are_labelled(spec.axes) else None)
         spec = spec_of(spec.shape, spec.dtype, image._meta.spatial, image._axes_record)
         update_managed(image._meta, shape=spec.shape, has_array=True)
         made = allocate(spec, options, path=path, mmap_mode=mmap_mode)
@@ -469,21 +423,15 @@ class MLArray(SpatialView, Constructors):
         return image
 
     @classmethod
-    def _filled(cls, source: Source, options: StorageOptions, meta: Any, *, compressed: bool) -> Self:
-        labelled = any(not axis.name.startswith("d") for axis in source.spec.axes)
-        image = cls(meta=meta, axes=source.spec.axes if labelled else None)
-        image._fill(source, options, compressed=compressed)
+    def _filled(
+        cls, source: Source, options: StorageOptions, meta: Any, *, compressed: bool, sampled: bool = True
+    ) -> Self:
+        image = cls()
+        theirs, axes = source_metadata(source.spec, source.info)
+        image._meta = theirs if meta is None else merged(metadata_from(meta), theirs)
+        image._axes_record = axes
+        image._fill(source, options, compressed=compressed, sampled=sampled)
         return image
-
-
-def _metadata(meta: Mapping[str, Any] | Meta | None) -> Meta:
-    if meta is None:
-        return Meta()
-    if isinstance(meta, Meta):
-        return meta
-    if isinstance(meta, Mapping):
-        return Meta(source=dict(meta))
-    raise UsageError(f"meta is a mapping or a Meta, got {type(meta).__name__}.")
 
 
 def _axes_argument(axes: AxesLike | None, axis_labels: Sequence[Any] | None) -> tuple[Axis, ...] | None:
@@ -494,13 +442,17 @@ def _axes_argument(axes: AxesLike | None, axis_labels: Sequence[Any] | None) -> 
     return parse_axes(axes)
 
 
-def _reopened(kind: type[MLArray], path: str, mode: str, mmap_mode: MapMode) -> MLArray:
-    return kind.open(path, mode, mmap_mode)
-
-
 def _rebuilt(
-    kind: type[MLArray], values: NDArray | None, payload: bytes, axes_record: Any, compressed: bool
+    kind: type[MLArray],
+    content: bytes | NDArray | None,
+    payload: bytes,
+    axes_record: Any,
+    options: StorageOptions,
+    kept_layout: Layout | None,
 ) -> MLArray:
-    image = kind(values, meta=Meta.from_mapping(decode(payload)), compressed=compressed)
-    image._axes_record = axes_record
+    image = kind(meta=Meta.from_mapping(decode(payload)))
+    image._axes_record, image._options, image._kept_layout = axes_record, options, kept_layout
+    if content is not None:
+        image._store = store_from_frame(content) if isinstance(content, bytes) else ArrayStore(content)
+        update_managed(image._meta, has_array=True)
     return image

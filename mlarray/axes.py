@@ -7,6 +7,7 @@ know beside them (``components``, ``continuous``). Spatial steps live in :class:
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
@@ -161,6 +162,11 @@ def default_axes(ndim: int, spatial_ndim: int | None = None) -> tuple[Axis, ...]
     return tuple(Axis(f"d{position}", "space" if position >= ndim - count else "other") for position in range(ndim))
 
 
+def are_labelled(axes: Sequence[Axis]) -> bool:
+    """Tell whether anything is known about the axes, that is, whether they are not those of :func:`default_axes`."""
+    return tuple(axes) != default_axes(len(axes))
+
+
 def spatial_mask(axes: Iterable[Axis]) -> tuple[bool, ...]:
     """Return, per axis, whether it is spatial."""
     return tuple(axis.is_spatial for axis in axes)
@@ -196,7 +202,8 @@ def _name_of_label(label: str | None) -> str | None:
 def _free_name(name: str | None, position: int, taken: set[str]) -> str:
     if name and name not in taken:
         return name
-    return f"d{position}" if not name else f"{name}{position}"
+    stem = name or "d"
+    return next(free for number in itertools.count(position) if (free := f"{stem}{number}") not in taken)
 
 
 def _refuse_duplicates(axes: tuple[Axis, ...]) -> None:

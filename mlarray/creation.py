@@ -7,7 +7,7 @@ or fill a new one from a source.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
@@ -18,9 +18,10 @@ import numpy.typing as npt
 from mlarray.axes import AxesLike, parse_axes
 from mlarray.errors import DTypeError, MissingFileError, UsageError
 from mlarray.layout import layout_for_patch
+from mlarray.metadata import Meta
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.sources.memory import ArraySource, GeneratedSource, flat_index
+from mlarray.sources.memory import ArraySource, GeneratedSource
 from mlarray.spec import ArraySpec
 from mlarray.storage.options import Params, StorageKwargs, StorageOptions
 
@@ -46,7 +47,9 @@ class Constructors:
             cls, path: Path, spec: ArraySpec, options: StorageOptions, meta: Any, mmap_mode: MapMode
         ) -> Self: ...
         @classmethod
-        def _filled(cls, source: Source, options: StorageOptions, meta: Any, *, compressed: bool) -> Self: ...
+        def _filled(
+            cls, source: Source, options: StorageOptions, meta: Any, *, compressed: bool, sampled: bool = True
+        ) -> Self: ...
 
     @classmethod
     def open(
@@ -165,7 +168,17 @@ class Constructors:
         compressed: bool = True,
         **storage: Unpack[StorageKwargs],
     ) -> Self:
-        """Read a whole source into memory, tile by tile."""
+        """Read a whole source into memory, tile by tile.
+
+        Parameters
+        ----------
+        source : Source
+            For example what :func:`mlarray.open_source` returns.
+        meta : mapping or Meta, optional
+            Default: header and geometry of the source. Geometry that ``meta`` does not state is always the source's.
+        compressed, **storage
+            As for :meth:`asarray`.
+        """
         return cls._filled(source, StorageOptions(**storage), meta, compressed=compressed)
 
     @classmethod
@@ -266,7 +279,8 @@ class Constructors:
         def fill(_: Region, target: NDArray) -> None:
             target.fill(fill_value)
 
-        return cls._generated(_spec(_shape(shape), kind, axes), fill, meta, storage, compressed=compressed)
+        source = GeneratedSource(_spec(_shape(shape), kind, axes), fill)
+        return cls._filled(source, StorageOptions(**storage), meta, compressed=compressed, sampled=False)
 
     @classmethod
     def arange(
@@ -297,10 +311,11 @@ class Constructors:
         meta, compressed, **storage
             As for :meth:`asarray`; without ``patch_size`` blosc2 chooses the layout.
         """
-        low, high, width = (0, start, step or 1) if stop is None else (start, stop, step or 1)
-        count = max(0, math.ceil((high - low) / width))
-        kind = np.dtype(dtype) if dtype is not None else np.arange(low, low + width, width).dtype
-        return cls._ramp(low, width, count, kind, shape, meta, dict(storage), compressed=compressed)
+        low, high, width = (0 if stop is None else start, start if stop is None else stop, 1 if step is None else step)
+        if width == 0:
+            raise UsageError("A range needs a step other than 0.")
+        values = np.arange(low, high, width, dtype=dtype)
+        return cls._reshaped(values, shape, meta, dict(storage), compressed=compressed)
 
     @classmethod
     def linspace(
@@ -407,44 +422,6 @@ class Constructors:
         return list(layout.chunks or ()), list(layout.blocks or ())
 
     @classmethod
-    def _generated(
-        cls,
-        spec: ArraySpec,
-        fill: Callable[[Region, NDArray], None],
-        meta: Any,
-        storage: StorageKwargs,
-        *,
-        compressed: bool,
-    ) -> Self:
-        return cls._filled(GeneratedSource(spec, fill), StorageOptions(**storage), meta, compressed=compressed)
-
-    @classmethod
-    def _ramp(
-        cls,
-        low: float,
-        width: float,
-        count: int,
-        kind: np.dtype[Any],
-        shape: ShapeLike | None,
-        meta: Any,
-        storage: dict[str, Any],
-        *,
-        compressed: bool,
-    ) -> Self:
-        extent = _shape(count if shape is None else shape)
-        if math.prod(extent) != count:
-            raise UsageError(f"{count} values do not fill an array of shape {extent}.")
-        storage.setdefault("patch_size", None)
-        # numpy computes a range in the result's dtype from its first two values; doing the same gives equal bits.
-        first = np.asarray(low).astype(kind)
-        delta = np.asarray(low + width).astype(kind) - first if kind.kind != "b" else width
-
-        def fill(region: Region, target: NDArray) -> None:
-            target[...] = first + flat_index(region, extent).astype(kind if kind.kind != "b" else np.int64) * delta
-
-        return cls._generated(ArraySpec(extent, kind), fill, meta, storage, compressed=compressed)  # type: ignore[arg-type]
-
-    @classmethod
     def _reshaped(
         cls, values: NDArray, shape: ShapeLike | None, meta: Any, storage: dict[str, Any], *, compressed: bool
     ) -> Self:
@@ -453,6 +430,17 @@ class Constructors:
             raise UsageError(f"{values.size} values do not fill an array of shape {extent}.")
         storage.setdefault("patch_size", None)
         return cls.asarray(values.reshape(extent), meta, compressed=compressed, **storage)
+
+
+def metadata_from(meta: Mapping[str, Any] | Meta | None) -> Meta:
+    """Return the metadata that a caller gave: a mapping is the source's header, a ``Meta`` is used as it is."""
+    if meta is None:
+        return Meta()
+    if isinstance(meta, Meta):
+        return meta
+    if isinstance(meta, Mapping):
+        return Meta(source=dict(meta))
+    raise UsageError(f"meta is a mapping or a Meta, got {type(meta).__name__}.")
 
 
 def target_path(filepath: str | Path) -> Path:

@@ -66,6 +66,7 @@ class Geometry:
         scale = np.linalg.norm(affine[:-1, :-1], axis=0)
         if np.any(scale == 0) or abs(np.linalg.det(affine[:-1, :-1] / scale)) < 1e-9:
             raise UsageError(f"The affine is singular: {affine.tolist()} maps different voxels to one place.")
+        affine += 0.0  # turns -0.0, which a flip leaves, into 0.0: equal geometries need equal hashes
         affine.setflags(write=False)
         object.__setattr__(self, "affine", affine)
         object.__setattr__(self, "known", frozenset(self.known))
@@ -115,6 +116,9 @@ class Geometry:
             and self.coord_system == other.coord_system
             and self.known == other.known
         )
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (Geometry, (self.affine, self.coord_system, self.known))  # a pickled array would come back writable
 
     def __hash__(self) -> int:
         return hash((self.affine.tobytes(), self.coord_system, self.known))

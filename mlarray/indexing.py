@@ -142,7 +142,10 @@ def castable(value: Any, dtype: np.dtype[Any]) -> NDArray:
     if not hasattr(value, "dtype"):
         array = np.asarray(value)
         if array.dtype.kind in _KINDS and _rank(array.dtype) <= _rank(dtype):
-            return np.asarray(value, dtype=dtype)
+            cast = np.asarray(value, dtype=dtype)
+            if dtype.kind in "iu" and not np.array_equal(cast, array):  # numpy integers in lists wrap without a word
+                raise OverflowError(f"Integers from {array.min()} to {array.max()} do not all fit dtype {dtype}.")
+            return cast
     else:
         array = np.asarray(value)
         if np.can_cast(array.dtype, dtype, casting="same_kind"):

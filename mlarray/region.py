@@ -9,7 +9,7 @@ into regions in one place only, ``mlarray/indexing.py``.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from mlarray.errors import UsageError
@@ -118,8 +118,8 @@ class Region:
         before, after : int or sequence of int
             Voxels added below and above, per axis or for all axes; ``after`` defaults to ``before``.
         """
-        low = (before,) * self.ndim if isinstance(before, int) else tuple(before)
-        high = low if after is None else (after,) * self.ndim if isinstance(after, int) else tuple(after)
+        low = _per_axis(before, self.ndim)
+        high = low if after is None else _per_axis(after, self.ndim)
         return Region(
             tuple(a - m for a, m in zip(self.start, low, strict=True)),
             tuple(b + m for b, m in zip(self.stop, high, strict=True)),
@@ -158,6 +158,10 @@ class Region:
             yield Region(
                 (*self.start[:axis], low, *self.start[axis + 1 :]), (*self.stop[:axis], high, *self.stop[axis + 1 :])
             )
+
+
+def _per_axis(margin: int | Sequence[int], ndim: int) -> tuple[int, ...]:
+    return tuple(margin) if isinstance(margin, Iterable) else (margin,) * ndim
 
 
 def _as_ints(values: Sequence[int]) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -44,7 +45,10 @@ class ArraySpec:
     geometry: Geometry | None = None
 
     def __post_init__(self) -> None:
-        shape = tuple(int(extent) for extent in self.shape)
+        try:
+            shape = tuple(operator.index(extent) for extent in self.shape)
+        except TypeError:
+            raise UsageError(f"A shape is made of integers, got {self.shape!r}.") from None
         dtype = np.dtype(self.dtype)
         axes = tuple(self.axes) or default_axes(len(shape))
         if any(extent < 0 for extent in shape):

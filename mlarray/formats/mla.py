@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import warnings
 from collections.abc import Mapping
-from copy import deepcopy
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,20 +14,24 @@ import numpy as np
 from mlarray.axes import Axis
 from mlarray.errors import MetadataWarning
 from mlarray.layout import Layout
-from mlarray.metadata import Meta, update_managed
-from mlarray.metadata.spatial import spatial_fields, spec_of
+from mlarray.metadata import update_managed
+from mlarray.metadata.spatial import spec_of
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase, SourceInfo
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
 from mlarray.storage.allocate import allocate
 from mlarray.storage.blosc import BloscStore, open_store
-from mlarray.storage.contents import AXES_RECORD, CONVERSION_RECORD, array_records, stored_metadata
+from mlarray.storage.contents import (
+    CONVERSION_RECORD,
+    array_records,
+    source_metadata,
+    stored_axes,
+    stored_metadata,
+)
 from mlarray.storage.filters import sample_region as centred_region
 from mlarray.storage.options import StorageOptions
 from mlarray.storage.publish import PendingFile
-
-METADATA_VERSION = "v0"
 
 
 class MlaSource(SourceBase):
@@ -59,7 +62,7 @@ class MlaSource(SourceBase):
             warnings.simplefilter("always", MetadataWarning)
             meta = stored_metadata(store)
         notes = [Note("metadata-unreadable", str(warning.message)) for warning in caught]
-        axes_record: object = store.record(AXES_RECORD)
+        axes_record = stored_axes(store)
         if meta.spatial.axis_labels is None and len(unlabelled) == len(store.shape):
             names = "".join(axis.name for axis in unlabelled)
             notes.append(Note("axes-assumed", f"The file does not name its axes; {names} is assumed."))
@@ -74,7 +77,7 @@ class MlaSource(SourceBase):
             header=dict(meta.source.data),
             notes=tuple(notes),
             is_seg=meta.is_seg.is_seg,
-            record=_parsed_record(store.record(CONVERSION_RECORD)),
+            record=_parsed_record(store),
             meta=meta,
         )
 
@@ -151,7 +154,7 @@ class MlaSink:
         if self._store is None:
             self._release_held(*_middle_of(self._held, self._centre.shape))
         assert self._store is not None
-        meta, axes = _metadata_for(self.spec, self._info)
+        meta, axes = source_metadata(self.spec, self._info)
         update_managed(meta, blosc2=self._fields)
         for name, value in array_records(meta, axes).items():
             self._store.put_record(name, value)
@@ -212,21 +215,6 @@ def sample_region(spec: ArraySpec, storage: Mapping[str, Any]) -> Region:
     return centred_region(spec.shape, plan_layout(spec, storage).chunks)
 
 
-def _metadata_for(spec: ArraySpec, info: SourceInfo) -> tuple[Meta, list[dict[str, object]] | None]:
-    """Return metadata and full axes for a file made from a source."""
-    labelled = any(not axis.name.startswith("d") or axis.type != "space" for axis in spec.axes)
-    if isinstance(info.meta, Meta):
-        meta = deepcopy(info.meta)
-    else:
-        meta = Meta(source=dict(info.header), is_seg=info.is_seg)
-        for name, value in spatial_fields(spec, labelled=labelled).items():
-            if value is not None:
-                setattr(meta.spatial, name, value)
-        update_managed(meta, image_meta_format=info.format or None)
-    update_managed(meta, shape=spec.shape, has_array=True, mlarray_version=METADATA_VERSION)
-    return meta, [axis.to_dict() for axis in spec.axes] if labelled else None
-
-
 def _assembled(pieces: list[tuple[Region, NDArray]], wanted: Region, dtype: np.dtype[Any]) -> NDArray | None:
     """Return the voxels of ``wanted`` out of pieces that do not overlap, or None while some are missing."""
     common = [(region.intersect(wanted), region, block) for region, block in pieces]
@@ -249,11 +237,10 @@ def _middle_of(pieces: list[tuple[Region, NDArray]], extent: tuple[int, ...]) ->
     return block[local.slices], f"{place.start} to {place.stop} (the first part of a stream)"
 
 
-def _parsed_record(record: object) -> Mapping[str, object]:
-    if not isinstance(record, str):
-        return {}
+def _parsed_record(store: BloscStore) -> Mapping[str, object]:
     try:
-        parsed = json.loads(record)
+        record = store.record(CONVERSION_RECORD)
+        parsed = json.loads(record) if isinstance(record, str) else None
     except (ValueError, RecursionError):
         return {}
     return parsed if isinstance(parsed, dict) else {}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from mlarray.errors import UsageError
+from mlarray.errors import FormatError, UsageError
 from mlarray.layout import Layout, stored_layout
 from mlarray.sources.base import NDArray
 from mlarray.spec import ArraySpec
@@ -47,6 +47,7 @@ def allocate(
     *,
     path: Path | None = None,
     mmap_mode: MapMode = None,
+    layout: Layout | None = None,
     sample: NDArray | None = None,
     place: str = "the centre",
     threads: int = COMPRESSION_THREADS,
@@ -61,6 +62,8 @@ def allocate(
         What the caller asked for.
     path, mmap_mode
         As for :func:`mlarray.storage.blosc.create_store`.
+    layout : Layout, optional
+        Chosen already; default: what the options ask for.
     sample : ndarray, optional
         Voxels to choose the filter by, see :func:`mlarray.storage.filters.sample_region`; default: SHUFFLE.
     place : str
@@ -73,9 +76,8 @@ def allocate(
     LayoutError
         When the sizes asked for cannot be stored.
     """
-    if spec.ndim == 0:
-        raise UsageError("An array without axes cannot be stored.", hint="Give it one axis: array.reshape(1).")
-    layout = options.layout(spec)
+    refuse_without_axes(spec)
+    layout = layout or options.layout(spec)
     dtype = spec.dtype.newbyteorder("=")
     choice = None
     if options.cparams is None:
@@ -103,6 +105,12 @@ def allocate(
     return Allocation(store, layout, choice, fields)
 
 
+def refuse_without_axes(spec: ArraySpec) -> None:
+    """Raise for an array of no axes, which no chunk can hold."""
+    if spec.ndim == 0:
+        raise UsageError("An array without axes cannot be stored.", hint="Give it one axis: array.reshape(1).")
+
+
 def compression_fields(choice: FilterChoice) -> dict[str, Any]:
     """Return the default parameters as ``meta.blosc2.cparams`` holds them, with the numbers that blosc2 gives them."""
     return {"codec": _LZ4HC, "clevel": COMPRESSION_LEVEL, "filters": [int(choice.shuffle)]}
@@ -110,7 +118,10 @@ def compression_fields(choice: FilterChoice) -> dict[str, Any]:
 
 def layout_of(store: BloscStore, patch_size: Sequence[int] | None) -> Layout:
     """Return the layout of a stored array with the reason its writer left."""
-    record = store.record(LAYOUT_RECORD)
+    try:
+        record = store.record(LAYOUT_RECORD)
+    except FormatError:  # only the reason is lost
+        record = None
     reason = record.get("layout") if isinstance(record, dict) else None
     layout = stored_layout(store.shape, chunks=store.chunks, blocks=store.blocks, patch_size=patch_size)
     return replace(layout, reason=str(reason)) if reason else layout

@@ -7,8 +7,10 @@ variable-length metalayers). It knows nothing of what those records mean, nor of
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
-from dataclasses import dataclass
+import shutil
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -23,6 +25,7 @@ from mlarray.storage.frame import plain_value, read_header
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
+_PROCESS = os.getpid()
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,7 @@ class BloscStore:
         self.path = path
         self.mmap_mode = mmap_mode
         self.writable = writable
+        self._process = os.getpid()
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
 
@@ -102,6 +106,8 @@ class BloscStore:
             raise IndexError(
                 f"Region {region.start}..{region.stop} does not fit shape {self.shape} and buffer {out.shape}."
             )
+        if os.getpid() != self._process:
+            self._adopt()
         if out.flags.c_contiguous and out.dtype == self.dtype:
             self._array.get_slice_numpy(out, (region.start, region.stop))
             return out
@@ -122,7 +128,10 @@ class BloscStore:
             )
         if region.is_empty():
             return
-        self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
+        if os.getpid() != self._process:
+            self._adopt()
+        with self._writing():
+            self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
 
     def chunk_bytes(self, index: int) -> bytes:
         """Return the stored bytes of one chunk."""
@@ -130,7 +139,8 @@ class BloscStore:
 
     def put_chunk_bytes(self, index: int, data: bytes) -> None:
         """Replace one chunk by stored bytes of a store with the same shape, dtype, chunks and blocks."""
-        self._schunk.update_chunk(index, data)
+        with self._writing():
+            self._schunk.update_chunk(index, data)
 
     def record_names(self) -> tuple[str, ...]:
         """Names of the records beside the array."""
@@ -160,12 +170,41 @@ class BloscStore:
 
     def put_record(self, name: str, value: object) -> None:
         """Store a plain value under a name."""
-        self._schunk.vlmeta[name] = value
+        with self._writing():
+            self._schunk.vlmeta[name] = value
 
     def drop_record(self, name: str) -> None:
         """Remove a record; a no-op where there is none."""
         if name in self._schunk.vlmeta:
             del self._schunk.vlmeta[name]
+
+    def frame_bytes(self) -> bytes:
+        """Return the whole store as the bytes of a file: chunks as stored, and records."""
+        return bytes(self._schunk.to_cframe())
+
+    @contextmanager
+    def _writing(self) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            if self.path is None:
+                raise
+            free = shutil.disk_usage(self.path.parent).free
+            raise OSError(
+                f"{self.path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
+                "write to it, is full."
+            ) from error
+
+    def _adopt(self) -> None:
+        """Get an array of this process's own where the one of the parent could use threads, which a fork does not copy."""
+        self._process = os.getpid()
+        if not self.writable and self._schunk.dparams.nthreads == 1:
+            return
+        if self.path is None or self.mmap_mode == "c":
+            own = copy_store(self, None, records=self.record_names())
+        else:
+            own = open_store(self.path, mode="a" if self.writable else "r", mmap_mode=self.mmap_mode)
+        self._array, self._schunk = own._array, own._schunk
 
     def close(self) -> None:
         """Release the file."""
@@ -230,6 +269,8 @@ def create_store(
             **target,
         )
     except (RuntimeError, ValueError) as error:
+        if path is not None and not path.parent.is_dir():
+            raise UsageError(f"The folder {path.parent} does not exist.", hint="Create it first.") from error
         raise UsageError(
             f"Blosc2 cannot create an array of shape {shape} and dtype {dtype} with chunks {layout.chunks} and blocks "
             f"{layout.blocks}: {error}."
@@ -274,6 +315,8 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
         ) from error
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
+    if writable and os.getpid() != _PROCESS:
+        array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
     return BloscStore(array, path, mmap_mode, writable=writable)
 
 
@@ -299,10 +342,18 @@ def copy_store(
     for index in range(source.chunk_count):
         copied.put_chunk_bytes(index, source.chunk_bytes(index))
     for name in records:
-        value = source.record(name)
+        raw = source.record_bytes(name)
+        value = None if raw is None else plain_value(raw)
         if value is not None:
             copied.put_record(name, value)
     return copied
+
+
+def store_from_frame(data: bytes) -> BloscStore:
+    """Return a store in memory made of :meth:`BloscStore.frame_bytes` of this process or one like it."""
+    import blosc2
+
+    return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
 
 
 def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:
@@ -341,19 +392,31 @@ def _default_dparams() -> Any:
 
 
 def _dparams(params: Params) -> Any:
-    return _default_dparams() if params is None else params
+    return _default_dparams() if params is None else _with_safe_threads(params)
+
+
+def _with_safe_threads(params: Any) -> Any:
+    """Return parameters that ask for one thread in a forked process.
+
+    blosc2 keeps one pool of threads per number of threads. A forked child has the parent's pools without their threads, and
+    the first use waits for ever (seen with blosc2 4.14.1).
+    """
+    plain = dict(params) if isinstance(params, Mapping) else params
+    if os.getpid() == _PROCESS:
+        return plain
+    return {**plain, "nthreads": 1} if isinstance(plain, dict) else replace(plain, nthreads=1)
 
 
 def _cparams(params: Params, dtype: np.dtype[Any], *, shuffle: bool, threads: int) -> Any:
     if params is not None:
-        return dict(params) if isinstance(params, Mapping) else params
+        return _with_safe_threads(params)
     import blosc2
 
     filters = [blosc2.Filter.SHUFFLE if shuffle else blosc2.Filter.NOFILTER]
     return blosc2.CParams(
         codec=blosc2.Codec.LZ4HC,
         clevel=COMPRESSION_LEVEL,
-        nthreads=threads,
+        nthreads=threads if os.getpid() == _PROCESS else 1,
         typesize=dtype.itemsize,
         filters=filters,
         filters_meta=[0],

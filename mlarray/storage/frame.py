@@ -17,6 +17,7 @@ from mlarray.errors import FormatError
 MAGIC = b"b2frame\x00"
 HEADER_LIMIT_BYTES = 1 << 20
 _FIRST_READ_BYTES = 512
+_METALAYERS_AT = 87  # FRAME_HEADER_MINLEN of c-blosc2
 _ALLOWED_METALAYERS = frozenset({b"b2nd", b"med_blosc2"})
 
 
@@ -90,8 +91,8 @@ def plain_value(raw: bytes) -> object:
     blosc2's own decoder would follow references and evaluate expressions that such a value may hold.
     """
     try:
-        return msgpack.unpackb(raw, strict_map_key=False, ext_hook=_refuse_extension)
-    except (ValueError, RecursionError, msgpack.UnpackException):
+        return msgpack.unpackb(raw, strict_map_key=False, ext_hook=_refuse_extension, timestamp=1)
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):  # TypeError: a list as key of a map
         return None
 
 
@@ -101,8 +102,14 @@ def _refuse_extension(code: int, data: bytes) -> object:
 
 def _parse(path: Path, head: bytes) -> FrameHeader:
     try:
-        fields = msgpack.unpackb(head, raw=True, strict_map_key=False, max_ext_len=64, max_map_len=64)
-        index, contents = fields[13][1], fields[13][2]
+        unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_ext_len=64, max_map_len=64)
+        unpacker.feed(head)
+        if unpacker.read_array_header() != 14:
+            raise ValueError("another number of fields")
+        fields = [unpacker.unpack() for _ in range(13)]
+        if unpacker.tell() != _METALAYERS_AT:  # blosc2 looks here, whatever the fields before it say
+            raise ValueError("fields of another length")
+        _, index, contents = unpacker.unpack()
         metalayers = dict(zip((bytes(name).decode() for name in index), (bytes(c) for c in contents), strict=True))
         return FrameHeader(int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5]), metalayers)
     except (

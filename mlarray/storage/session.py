@@ -8,8 +8,10 @@ a half-written file stays marked.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 
+from mlarray.errors import MetadataError, MetadataWarning, UsageError
 from mlarray.layout import ChunkGrid
 from mlarray.region import Region
 from mlarray.storage import integrity
@@ -25,11 +27,15 @@ class WriteSession:
         Opened for writing, backed by a file.
     created : bool
         Whether the file is new, so that all of it has to be written.
+    before : mapping, optional
+        The records as the program read them; those that are still the same at the end are not written again.
     """
 
-    def __init__(self, store: BloscStore, *, created: bool) -> None:
+    def __init__(self, store: BloscStore, *, created: bool, before: Mapping[str, object] | None = None) -> None:
         self.store = store
         self._created = created
+        self._before = before or {}
+        self._checksums_hold = not created and integrity.is_current(store)
         self._grid: ChunkGrid = store.grid
         self._written: set[int] = set()
         self._marked = created
@@ -45,6 +51,11 @@ class WriteSession:
 
     def write(self, region: Region, write: Callable[[], None]) -> None:
         """Do ``write`` and note which chunks it changes; the mark is set before the first change."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"{self.store.path} is being written by process {self._pid}, this is process {os.getpid()}.",
+                hint="Open the file again in this process.",
+            )
         if not self._marked:
             integrity.mark_unfinished(self.store)
             self._marked = True
@@ -55,19 +66,30 @@ class WriteSession:
         """Store ``records``, the checksums, and take the mark away. A second call does nothing."""
         if not self._open:
             return
-        for name, value in records.items():
+        changed = {name: value for name, value in records.items() if self._before.get(name) != value}
+        for name, value in changed.items():
             self.store.put_record(name, value)
-        if self._created or self._written or records:
-            integrity.finish(self.store, None if self._created else sorted(self._written))
+        if self._created or self._written or changed:
+            integrity.finish(self.store, sorted(self._written) if self._checksums_hold else None)
         self._open = False
 
     def abandon(self, records: Callable[[], dict[str, object]]) -> None:
-        """Finish on behalf of a program that did not close: only in the process that wrote, only if nothing is missing."""
+        """Finish on behalf of a program that did not close: only in the process that wrote, only if nothing is missing.
+
+        Metadata that is not valid is left out with a warning; a new file, which has none yet, then stays unfinished.
+        """
         if not self._open or os.getpid() != self._pid:
             return
         if self._created and len(self._written) < self.store.chunk_count:
             return
-        self.finish(records())
+        try:
+            self.finish(records())
+        except MetadataError as error:
+            fate = "the file stays unfinished" if self._created else "its old metadata is kept"
+            message = f"{self.store.path} was not closed and its metadata is not valid, {fate}: {error}"
+            warnings.warn(message, MetadataWarning, stacklevel=2)
+            if not self._created:
+                self.finish({})
 
     def fail(self) -> bool:
         """Note that the program failed while it was writing; return whether the file stays marked as unfinished.
