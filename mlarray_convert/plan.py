@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from mlarray.errors import MemoryLimitError
 from mlarray.formats.registry import module_of
 from mlarray.formats.table import Format
 from mlarray.layout import Layout
+from mlarray.metadata import Meta
 from mlarray.sources.base import Access, Note, Source, SourceInfo
 from mlarray.sources.raw import LONGEST_RUN_BYTES
 from mlarray.sources.scaled import ScaledSource
@@ -292,7 +294,12 @@ def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object
 
 def info_for(case: Case, source: Source) -> SourceInfo:
     """Return what is handed to the target beyond the voxels."""
-    return replace(source.info, is_seg=True) if case.is_label else source.info
+    if not case.is_label:
+        return source.info
+    meta = deepcopy(source.info.meta)
+    if isinstance(meta, Meta):  # full metadata outweighs the flag beside it
+        meta.is_seg.is_seg = True
+    return replace(source.info, is_seg=True, meta=meta)
 
 
 def _stored_dtype(case: Case, stored: np.dtype[Any], known: np.dtype[Any] | None) -> tuple[np.dtype[Any], str]:

@@ -189,6 +189,8 @@ class Pool(Generic[J, R]):
                     yield Done(index, value)
         except (EOFError, OSError):
             worker.process.join(STOP_SECONDS)
+            worker.process.kill()  # it closed its pipe and hangs on the way out
+            worker.process.join()
         if worker.process.is_alive():
             return
         worker.process.join()

@@ -223,6 +223,16 @@ def test_segmentations_become_the_smallest_integers_and_say_what_they_are(tmp_pa
         np.testing.assert_array_equal(array.to_numpy(), labels.T)
 
 
+def test_a_segmentation_of_nnunet_says_what_it_is_after_conversion(tmp_path: Path) -> None:
+    (tmp_path / "labelsTr").mkdir()
+    MLArray.asarray(np.zeros((1, 9, 9, 9), np.int16)).save(tmp_path / "x.mla")
+    (tmp_path / "x.mla").rename(tmp_path / "labelsTr" / "x.b2nd")
+    outcome = convert(tmp_path / "labelsTr").outcomes[0]
+    assert outcome.dtype == "uint8"
+    with MLArray.open(outcome.case.output) as array:
+        assert array.meta.is_seg.is_seg is True
+
+
 def test_a_segmentation_that_is_not_whole_is_refused_unless_told_to_be_an_image(tmp_path: Path) -> None:
     write_nifti(tmp_path / "d" / "labelsTr" / "x.nii.gz", ramp(dtype="float32") + 0.5)
     outcome = convert(tmp_path / "d").outcomes[0]
