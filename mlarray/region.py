@@ -143,7 +143,10 @@ class Region:
             return other
         if other.is_empty():
             return self
-        return Region(tuple(map(min, self.start, other.start)), tuple(map(max, self.stop, other.stop)))
+        return Region(
+            tuple(min(a, c) for a, c in zip(self.start, other.start, strict=True)),
+            tuple(max(b, d) for b, d in zip(self.stop, other.stop, strict=True)),
+        )
 
     def permute(self, order: Sequence[int]) -> Region:
         """Return the region with its axes in another order: entry ``i`` of the result is axis ``order[i]``."""
