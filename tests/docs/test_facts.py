@@ -137,6 +137,24 @@ def test_every_dependency_is_described_and_nothing_else() -> None:
     assert [cells for cells in rows(page) if not all(cells)] == []
 
 
+def test_the_tree_of_the_architecture_page_is_the_tree_of_the_packages() -> None:
+    text = (ROOT / "docs" / "explanation" / "architecture.md").read_text(encoding="utf-8")
+    tree, directions = (
+        block.text for block in blocks_of(text) if block.language == "text" and "\n" in block.text.strip()
+    )
+    names = {"mlarray": set[str](), "mlarray_convert": set[str]()}
+    for package, part in re.findall(r"^(\w+)/\n((?:  .*\n)+)", tree, re.MULTILINE):
+        for line in part.splitlines():
+            names[package] |= set(re.findall(r"(?:^  | )(\w+)(?:\.py|/)(?= )", line[:20] + " "))
+    for package, shown in names.items():
+        folder = ROOT / package
+        modules = {path.stem for path in folder.glob("*.py")} - {"__init__"}
+        folders = {path.parent.name for path in folder.glob("*/__init__.py")}
+        assert shown == modules | folders
+        named = {name for line in directions.splitlines() for name in re.findall(r"\w+", line) if f"{package}." in line}
+        assert named - {package} == modules | folders
+
+
 def test_the_words_of_the_glossary_are_in_order() -> None:
     words = [cells[0].lower() for cells in rows(read("glossary.md"))]
     assert words == sorted(words)
