@@ -25,7 +25,7 @@ def examples_of(name: str) -> list[doctest.DocTest]:
     return [test for test in doctest.DocTestFinder(exclude_empty=True).find(module) if test.examples]
 
 
-@pytest.mark.parametrize("name", [name for name in module_names() if examples_of(name)])
+@pytest.mark.parametrize("name", module_names())
 def test_the_examples_of_the_module_hold(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     report: list[str] = []
