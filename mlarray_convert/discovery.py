@@ -13,7 +13,7 @@ import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePath, PurePosixPath
 
 from mlarray.errors import UsageError
 from mlarray.formats.registry import format_of_name, split_suffix
@@ -98,7 +98,7 @@ def discover(request: Request) -> Discovery:
     found: list[Case] = []
     for place in request.inputs:
         found += _cases_of_folder(place, request, count) if place.is_dir() else [_case_of_file(place, request)]
-    cases = sorted(dict.fromkeys(found), key=lambda case: (case.name, str(case.source)))
+    cases = _apart(sorted(dict.fromkeys(found), key=lambda case: (case.name, str(case.source))))
     _refuse_same_place(cases)
     _refuse_collisions(cases)
     return Discovery(tuple(_with_images(_uniquely_named(cases))), count.junk, count.others, tuple(count.remarks))
@@ -191,7 +191,7 @@ def _is_label(relative: PurePosixPath, pattern: str) -> bool:
         )
     stem = split_suffix(relative.name)[0]
     in_folder = any(_LABEL_FOLDER.fullmatch(part) for part in relative.parts[:-1])
-    return in_folder or _LABEL_STEM.fullmatch(stem) is not None
+    return in_folder or _is_segmentation(relative) or _LABEL_STEM.fullmatch(stem) is not None
 
 
 def _with_images(cases: list[Case]) -> Iterator[Case]:
@@ -233,6 +233,21 @@ def _stem_of(path: Path) -> str:
 def _without_channel(stem: str) -> str:
     match = _CHANNEL.fullmatch(stem)
     return match.group(1) if match is not None else stem
+
+
+def _apart(cases: list[Case]) -> list[Case]:
+    """Keep ``.seg`` in the name of a segmentation that lies beside an image of its name, as 3D Slicer saves the two."""
+    taken = {case.output for case in cases if not _is_segmentation(case.source)}
+    return [
+        replace(case, output=case.output.with_name(f"{_stem(case)}.seg{split_suffix(case.output.name)[1]}"))
+        if _is_segmentation(case.source) and case.output in taken
+        else case
+        for case in cases
+    ]
+
+
+def _is_segmentation(path: PurePath) -> bool:
+    return path.name.lower().endswith(".seg.nrrd")
 
 
 def _uniquely_named(cases: list[Case]) -> list[Case]:

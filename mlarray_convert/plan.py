@@ -9,7 +9,6 @@ from __future__ import annotations
 import importlib
 import math
 from collections.abc import Mapping
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -20,21 +19,18 @@ from mlarray.errors import MemoryLimitError
 from mlarray.formats.registry import module_of
 from mlarray.formats.table import Format
 from mlarray.layout import Layout
-from mlarray.metadata import Meta
 from mlarray.sources.base import Access, Note, Source, SourceInfo
 from mlarray.sources.raw import LONGEST_RUN_BYTES
 from mlarray.sources.scaled import ScaledSource
 from mlarray.sources.tiles import TilePlan, plan_tiles
 from mlarray.spec import ArraySpec
+from mlarray.storage.filters import sample_region
 from mlarray_convert.discovery import Case
 from mlarray_convert.labels import is_narrow
 from mlarray_convert.request import Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
 CHUNK_FORMATS = ("mla", "b2nd")
-HOLD_BYTES = (
-    64 * 1024 * 1024
-)  # what a sink may hold back until it has seen the centre of an array that arrives in order
 _EXPECTED_LABEL = np.dtype(np.uint8)
 _IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
 
@@ -213,14 +209,14 @@ class Memory:
         if isinstance(source, ScaledSource) or source.spec.dtype != spec.dtype:
             copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
         chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
-        hold = 0
         if request.target.name not in CHUNK_FORMATS:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
-        elif source.access is Access.SLAB:
-            hold = min(HOLD_BYTES, spec.nbytes, max(0, limits.memory_bytes - limits.base_bytes) // 8)
         # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
-        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes + hold
-        return cls(fixed, copies, limits.memory_bytes, hold)
+        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
+        hold, row = _until_centre(source, spec, target)
+        if fixed + hold + int(row * copies) > limits.memory_bytes:
+            hold = 0  # the filter is then chosen by what comes first
+        return cls(fixed + hold, copies, limits.memory_bytes, hold)
 
     def after_spooling(self) -> Memory:
         """Return the cost once the source is a raw file: its centre can be read, so nothing is held back."""
@@ -235,6 +231,20 @@ class Memory:
         """Return the predicted peak for copying ``tiles``."""
         whole = math.prod(tiles.shape) * tiles.itemsize
         return self.fixed_bytes + int(min(tiles.tile_bytes, whole) * self.per_tile_byte)
+
+
+def _until_centre(source: Source, spec: ArraySpec, target: Target) -> tuple[int, int]:
+    """Return the bytes that a forward-only source yields until its centre has been seen, and those of one row of chunks.
+
+    A sink with chunks chooses the filter by the centre; 0 where it can be read first, or where nothing depends on it.
+    """
+    if source.access is not Access.SLAB or target.chunks is None or spec.dtype.itemsize == 1 or spec.size == 0:
+        return 0, 0
+    axis = next((axis for axis in source.order if spec.shape[axis] > 1), source.order[-1])
+    extent, chunk = spec.shape[axis], target.chunks[axis]
+    stop = sample_region(spec.shape, target.chunks).stop[axis]
+    seen = min(extent, -(-stop // chunk) * chunk)
+    return spec.nbytes * seen // extent, spec.nbytes * chunk // extent
 
 
 def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory) -> tuple[TilePlan, bool]:
@@ -294,12 +304,7 @@ def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object
 
 def info_for(case: Case, source: Source) -> SourceInfo:
     """Return what is handed to the target beyond the voxels."""
-    if not case.is_label:
-        return source.info
-    meta = deepcopy(source.info.meta)
-    if isinstance(meta, Meta):  # full metadata outweighs the flag beside it
-        meta.is_seg.is_seg = True
-    return replace(source.info, is_seg=True, meta=meta)
+    return replace(source.info, is_seg=True) if case.is_label else source.info
 
 
 def _stored_dtype(case: Case, stored: np.dtype[Any], known: np.dtype[Any] | None) -> tuple[np.dtype[Any], str]:

@@ -184,7 +184,7 @@ _LOWER = "Lower --workers or --memory."
 
 def _run(job: Job, progress: Progress) -> Outcome:
     case, request = job.case, job.request
-    with closing(open_source(case.source)) as source:
+    with closing(open_source(case.source, mapped=False)) as source:
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
         reason = ""
@@ -338,7 +338,7 @@ def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Ite
 def _existing(case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
     """Tell whether to keep an existing output, why, and what to warn of."""
     try:
-        with closing(open_source(case.output)) as present:
+        with closing(open_source(case.output, mapped=False)) as present:
             record = present.info.record
     except (MLArrayError, OSError) as error:
         return False, f"converted again: the existing file cannot be opened ({error})", ()
@@ -354,7 +354,7 @@ def grid_warnings(case: Case, source: Source) -> list[str]:
     found: list[str] = []
     for image in case.images:
         try:
-            with closing(open_source(image)) as other:
+            with closing(open_source(image, mapped=False)) as other:
                 told = differences(source.spec, other.spec)
         except (MLArrayError, OSError):
             continue  # it is a case of its own and fails there

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from mlarray.errors import FormatError, IntegrityError, MLArrayError
-from mlarray.formats.registry import format_of, module_of, open_source
+from mlarray.formats.registry import format_of, open_as, open_source
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
@@ -78,7 +78,7 @@ def check_written(
         When something differs; the message says what.
     """
     try:
-        with closing(module_of(target).open_source(path)) as source:
+        with closing(open_as(target, path, mapped=False)) as source:
             mapped = axis_map(spec, source.spec)
             if mapped is None:
                 told = "; ".join(differences(spec, source.spec)) or f"shape {spec.shape} and {source.spec.shape}"
@@ -115,7 +115,7 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
     row = format_of(path)
     how = "checksums" if row.name in CHUNK_FORMATS else "decoded"
     try:
-        with closing(module_of(row).open_source(path)) as source:
+        with closing(open_as(row, path, mapped=False)) as source:
             if row.name in CHUNK_FORMATS:
                 state, problems = _checksum_state(path)
                 return FileCheck(path, "checksums" if state == "intact" else "decoded", problems)
@@ -136,7 +136,7 @@ def check_against(path: Path, original: Path, *, progress: Callable[[int], None]
     """
     how = f"compared with {original}"
     try:
-        with closing(open_source(path)) as copy, closing(open_source(original)) as source:
+        with closing(open_source(path, mapped=False)) as copy, closing(open_source(original, mapped=False)) as source:
             mapped = axis_map(source.spec, copy.spec)
             if mapped is None:
                 told = "; ".join(differences(source.spec, copy.spec)) or _shapes(source, copy)

@@ -128,24 +128,25 @@ class MlaSink:
         self._finished = False
         self._pending = PendingFile(path)
         self.path = self._pending.path
-        if options.sample is not None or self._storage.cparams is not None or not spec.size:
+        settled = self._storage.cparams is not None or spec.dtype.itemsize == 1 or spec.size == 0
+        if options.sample is not None or settled:
             self._allocate(options.sample, "the centre")
 
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block``, which covers whole chunks except at the border, at ``region``."""
-        if self._store is not None:
-            self._store.write(region, block)
-            return
-        if self._held_bytes + block.nbytes > self._options.hold_bytes:
+        if self._store is None:
             seen = [*self._held, (region, block)]
-            self._release_held(*_middle_of(seen, self._centre.shape))
-            self.write(region, block)
-            return
-        self._held.append((region, block.copy()))
-        self._held_bytes += block.nbytes
-        sample = _assembled(self._held, self._centre, self.spec.dtype)
-        if sample is not None:
-            self._release_held(sample, "the centre")
+            sample = _assembled(seen, self._centre, self.spec.dtype)
+            if sample is not None:
+                self._release_held(sample, "the centre")
+            elif self._held_bytes + block.nbytes > self._options.hold_bytes:
+                self._release_held(*_middle_of(seen, self._centre.shape))
+            else:
+                self._held.append((region, block.copy()))
+                self._held_bytes += block.nbytes
+                return
+        assert self._store is not None
+        self._store.write(region, block)
 
     def finish(self) -> None:
         """Store metadata, record and checksums, and close the file under its temporary name."""
@@ -186,8 +187,9 @@ class MlaSink:
     def _release_held(self, sample: NDArray | None, place: str) -> None:
         self._allocate(sample, place)
         held, self._held, self._held_bytes = self._held, [], 0
+        assert self._store is not None
         for region, block in held:
-            self.write(region, block)
+            self._store.write(region, block)
 
 
 def open_source(path: Path, *, mapped: bool = True) -> MlaSource:

@@ -49,7 +49,13 @@ FORMATS: tuple[Format, ...] = (
         "nifti",
         regions="yes when uncompressed; .gz: in storage order only",
     ),
-    Format("nrrd", "NRRD", (".nrrd", ".nhdr"), "nrrd", regions="yes when raw; gzip, bzip2: in storage order only"),
+    Format(
+        "nrrd",
+        "NRRD",
+        (".nrrd", ".nhdr", ".seg.nrrd"),
+        "nrrd",
+        regions="yes when raw; gzip, bzip2: in storage order only",
+    ),
     Format(
         "metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", regions="yes when raw; zlib: in storage order only"
     ),

@@ -25,7 +25,7 @@ _REGIONS = {
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(path: Path, *, as_json: bool) -> int:
     """Show what the header of an image says: shape, type, axes, place in the world, how it is stored."""
-    with closing(open_source(path)) as source:
+    with closing(open_source(path, mapped=False)) as source:
         described = describe(path, source)
         notes = [note.message for note in source.info.notes]
     click.echo(json_lines([described | {"notes": notes}]) if as_json else _text(described, notes), nl=not as_json)

@@ -62,7 +62,7 @@ def _decoded_bytes(path: Path, against: Path | None) -> int:
     from mlarray.formats.registry import open_source
 
     try:
-        with closing(open_source(path if against is None else against)) as source:
+        with closing(open_source(path if against is None else against, mapped=False)) as source:
             return source.spec.nbytes
     except (MLArrayError, OSError):
         return 0

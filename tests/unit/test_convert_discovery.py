@@ -174,3 +174,8 @@ def test_a_pattern_or_none_overrides_the_guess(tmp_path: Path) -> None:
     assert not any(c.is_label for c in found(root, labels="none").cases)
     assert [c.name for c in found(root, labels="gt/*").cases if c.is_label] == ["gt/b"]
     assert [c.name for c in found(root, labels="a.*").cases if c.is_label] == ["labelsTr/a"]
+
+
+def test_a_slicer_segmentation_beside_its_image_keeps_its_own_name(tmp_path: Path) -> None:
+    root = tree(tmp_path / "d", "case.nrrd", "case.seg.nrrd", "lone.seg.nrrd")
+    assert sorted(c.output.name for c in found(root).cases) == ["case.mla", "case.seg.mla", "lone.mla"]
