@@ -63,6 +63,8 @@ def source_metadata(spec: ArraySpec, info: SourceInfo) -> tuple[Meta, AxesRecord
     labelled = are_labelled(spec.axes)
     if isinstance(info.meta, Meta):
         meta = deepcopy(info.meta)
+        if info.is_seg is not None:
+            meta.is_seg = info.is_seg
     else:
         meta = Meta(source=dict(info.header), is_seg=info.is_seg)
         for name, value in spatial_fields(spec, labelled=labelled).items():
