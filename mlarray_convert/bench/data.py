@@ -235,24 +235,25 @@ class _Phantom:
         self._noise = noise
 
     def fill(self, region: Region, target: NDArray) -> None:
-        z, y, x = region.slices
-        for depth in range(z.start, z.stop):
-            target[depth - z.start] = self._plane(depth)[y, x]
+        for depth in range(region.start[0], region.stop[0]):
+            target[depth - region.start[0]] = self._plane(depth, *region.slices[1:])
 
-    def _plane(self, depth: int) -> NDArray:
+    def _plane(self, depth: int, rows: slice, columns: slice) -> NDArray:
         below, weight = divmod(depth / 16, 1)
-        knots = self._knots[int(below)] * (1 - weight) + self._knots[int(below) + 1] * weight
-        noise = np.roll(self._noise[depth % 16], (depth // 16) * 37, axis=1)
+        low, high = self._knots[int(below), rows, columns], self._knots[int(below) + 1, rows, columns]
+        knots = low + (high - low) * np.float32(weight)
+        shift = (depth // 16) * 37
+        rolled = (np.arange(columns.start, columns.stop) + shift) % self._shape[2]
         z, y, x = (np.linspace(-1, 1, n, dtype=np.float32) for n in self._shape)
-        distance = (y[:, None] / 0.75) ** 2 + (x[None, :] / 0.85) ** 2 + (z[depth] / 1.2) ** 2
-        inside = distance < 1
+        y, x = y[rows, None], x[None, columns]
+        inside = (y / 0.75) ** 2 + (x / 0.85) ** 2 < 1 - (z[depth] / 1.2) ** 2
         if self._kind == "labels":
             return np.where(inside & (knots > 0.25), np.clip(knots * 8, 1, 20), 0).astype(np.uint8)
+        noise = self._noise[depth % 16, rows].take(rolled, axis=1)
         if self._kind == "mr":
             return np.where(inside, knots * 0.8 + noise * 0.15 + 1.2, np.float32(-0.6)).astype(np.float32)
-        hounsfield = np.where(inside, knots * 60 + 40, -1000) + noise * 18
-        view = y[:, None] ** 2 + x[None, :] ** 2 < 1
-        return np.where(view, np.clip(np.rint(hounsfield), -1024, 3071), -1024).astype(np.int16)
+        hounsfield = np.where(inside, knots * 60 + 40, np.float32(-1000)) + noise * 18
+        return np.where(y**2 + x**2 < 1, np.clip(np.rint(hounsfield), -1024, 3071), -1024).astype(np.int16)
 
 
 def _stretched(values: NDArray, axis: int, extent: int) -> NDArray:

@@ -139,6 +139,7 @@ class Clock:
     def __init__(self, seconds: float, on_progress: Progress | None = None) -> None:
         self.seconds = seconds
         self._began = time.monotonic()
+        self._prepared = 0.0
         self._on_progress = on_progress
 
     @property
@@ -146,9 +147,13 @@ class Clock:
         """Seconds that have passed."""
         return time.monotonic() - self._began
 
+    def prepared(self) -> None:
+        """Let shares count from now on: what is left is divided, however long the data took."""
+        self._prepared = min(self.passed, self.seconds)
+
     def left_until(self, share: float) -> float:
         """Return the seconds until a share of the time has passed; negative afterwards."""
-        return self.seconds * share - self.passed
+        return self._prepared + (self.seconds - self._prepared) * share - self.passed
 
     def tell(self, what: str) -> None:
         """Report progress."""

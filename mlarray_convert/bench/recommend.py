@@ -171,7 +171,11 @@ def recommend(
         f"and its files have {size:.2f} of the default's size."
     )
     return Recommendation(
-        chosen.candidate.name, False, reason, python_text(chosen.candidate), command_text(chosen.candidate)
+        name=chosen.candidate.name,
+        keep_default=False,
+        reason=reason,
+        python=python_text(chosen.candidate),
+        command=command_text(chosen.candidate),
     )
 
 
@@ -204,7 +208,13 @@ def command_text(candidate: Candidate) -> str:
 
 def _kept(default: Stored, reason: str) -> Recommendation:
     candidate = default.candidate
-    return Recommendation(candidate.name, True, reason, python_text(candidate), command_text(candidate))
+    return Recommendation(
+        name=candidate.name,
+        keep_default=True,
+        reason=reason,
+        python=python_text(candidate),
+        command=command_text(candidate),
+    )
 
 
 def _why_none(stored: Sequence[Stored], measured: Sequence[Rounds]) -> str:

@@ -50,11 +50,11 @@ from mlarray_convert.request import parse_patch_size
 
 DEFAULT_SECONDS = 60.0
 DEFAULT_READERS = (1, 4)
-# Shares of the time at which a phase ends; the rest is for cleaning up.
-_WRITTEN, _WARM, _COLD, _CONFIRMED_WARM, _CONFIRMED = 0.35, 0.6, 0.82, 0.89, 0.96
+# Shares of the time after the data is prepared at which a phase ends; the rest is for cleaning up.
+_WRITTEN, _WARM, _COLD, _CONFIRMED_WARM, _CONFIRMED = 0.3, 0.57, 0.8, 0.87, 0.94
 _WRITING_SHARE = 0.2  # of the time, for the size of the data; phases before and slower codecs take the rest
 _PROBE_BYTES = 4 * 2**20
-_MOST_BYTES, _FEWEST_BYTES = 400 * 2**20, 2**20
+_MOST_BYTES, _FEWEST_BYTES = 400 * 2**20, 8 * 2**20
 _CACHE_SHARE = 0.4  # of free memory, for all files together: warm reads must come from the page cache
 _MOST_READERS = 64
 _SPACE_SHARE = 0.9  # of the free space of the scratch folder
@@ -191,6 +191,7 @@ def _measured(
                 f"keep within {clock.seconds:g} seconds and the space there is."
             )
     spec = volumes[0].spec
+    clock.prepared()
     candidates = wishes.candidates(spec, _chosen_filter(volumes[0], wishes.patch))
     stored, left_out = write_candidates(candidates, volumes, folder, clock=clock, until=_WRITTEN)
     if left_out:

@@ -21,6 +21,7 @@ _COMMANDS = {
     "info": ("info", "Show what the header of an image says."),
     "verify": ("verify", "Check files by their checksums, or against their source."),
     "formats": ("formats", "List the formats that can be read and written."),
+    "bench": ("bench", "Measure which layout reads your patches fastest."),
     "demo": ("demo", "Make a small data set, convert it, and read patches from it."),
 }
 _INTERNAL, _USAGE, _FAILED, _INTERRUPTED = 1, 2, 4, 130
