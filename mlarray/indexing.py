@@ -80,8 +80,8 @@ def parse_key(key: object, shape: Sequence[int], merge: Sequence[int] | None = N
     inner: list[Any] = []
     axis = 0
     for entry in entries:
-        if entry is None:
-            inner.append(None)
+        if entry is None or entry is Ellipsis:
+            inner.append(entry)
             continue
         extent = shape[axis]
         axis_inner: Any
@@ -114,10 +114,11 @@ def write_selection(
 ) -> None:
     """Assign ``value``, already of a dtype that may be stored, to a selection."""
     region = selection.single
+    inner = [entry for entry in selection.inner if entry is not Ellipsis]
     if region is not None and all(
-        isinstance(entry, int) or (isinstance(entry, slice) and entry == slice(None)) for entry in selection.inner
+        isinstance(entry, int) or (isinstance(entry, slice) and entry == slice(None)) for entry in inner
     ):
-        kept = tuple(n for n, entry in zip(region.shape, selection.inner, strict=True) if not isinstance(entry, int))
+        kept = tuple(n for n, entry in zip(region.shape, inner, strict=True) if not isinstance(entry, int))
         write(region, np.broadcast_to(_without_leading_ones(value, len(kept)), kept).reshape(region.shape))
         return
     box = _gather(selection, read, dtype)
@@ -171,7 +172,7 @@ def _gather(selection: Selection, read: Callable[[Region, NDArray | None], NDArr
 
 
 def _expand(key: object, shape: Sequence[int]) -> list[Any]:
-    """Return one entry per axis (and Nones), masks replaced by their index arrays and ellipsis by full slices."""
+    """Return one entry per axis (and Nones), masks replaced by index arrays and ellipsis by full slices."""
     given = list(key) if isinstance(key, tuple) else [key]
     entries: list[Any] = []
     axis_after = 0
@@ -196,7 +197,8 @@ def _expand(key: object, shape: Sequence[int]) -> list[Any]:
             f"too many indices for array: array is {len(shape)}-dimensional, but {axis_after} were indexed"
         )
     missing = [slice(None)] * (len(shape) - axis_after)
-    if ellipses:
+    # An ellipsis that stands for no axis stays: between two index arrays it still decides where their axes go.
+    if ellipses and missing:
         at = next(i for i, entry in enumerate(entries) if entry is Ellipsis)
         entries[at : at + 1] = missing
     else:
@@ -215,7 +217,7 @@ def _without_masks(entries: list[Any], shape: Sequence[int]) -> Iterator[Any]:
             axis += entry.ndim
         else:
             yield entry
-            axis += entry is not None
+            axis += entry is not None and entry is not Ellipsis
 
 
 def _convert(entry: object) -> Any:
