@@ -39,7 +39,7 @@ STORED = [
 ]
 
 
-@pytest.mark.parametrize(("value", "stored"), STORED, ids=repr)
+@pytest.mark.parametrize(("value", "stored"), STORED, ids=range(len(STORED)))
 def test_a_value_is_stored_by_the_rule_and_comes_back(value: object, stored: object) -> None:
     assert to_jsonable(value) == stored
     assert json.loads(json.dumps(stored, allow_nan=False)) == stored
