@@ -183,7 +183,7 @@ def _checksum_state(path: Path) -> tuple[str, tuple[str, ...]]:
     from mlarray.storage.blosc import open_store
     from mlarray.storage.integrity import check
 
-    store = open_store(path)
+    store = open_store(path, mmap_mode=None)
     try:
         report = check(store)
     finally:

@@ -73,7 +73,7 @@ def _storage(path: Path) -> dict[str, object]:
     from mlarray.storage.blosc import open_store
     from mlarray.storage.integrity import content_checksum
 
-    store = open_store(path)
+    store = open_store(path, mmap_mode=None)
     try:
         reasons = store.record(LAYOUT_RECORD)
         reasons = reasons if isinstance(reasons, dict) else {}
