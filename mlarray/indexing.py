@@ -221,7 +221,9 @@ def _without_masks(entries: list[Any], shape: Sequence[int]) -> Iterator[Any]:
 
 
 def _convert(entry: object) -> Any:
-    if isinstance(entry, (bool, np.bool_)):
+    if isinstance(entry, (bool, np.bool_)) or (
+        isinstance(entry, np.ndarray) and entry.ndim == 0 and entry.dtype == bool
+    ):
         raise IndexError("a single boolean is not an index here; use an array of booleans, or None for a new axis")
     if isinstance(entry, int):
         return entry
