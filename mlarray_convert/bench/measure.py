@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -203,6 +203,10 @@ def write_candidates(
             return tuple(stored), tuple(one.name for one in candidates[number:])
         clock.tell(f"writing {number + 1} of {len(candidates)}: {candidate.name}")
         stored.append(write_candidate(candidate, volumes, folder, number))
+    if clock.left_until(until) > stored[0].write_seconds:
+        # The first write of a process is slower than all others: it starts threads and loads code.
+        again = write_candidate(candidates[0], volumes, folder, 0)
+        stored[0] = replace(again, write_seconds=min(again.write_seconds, stored[0].write_seconds))
     return tuple(stored), ()
 
 

@@ -297,11 +297,13 @@ def _probe_rate(origin: Origin, place: Path) -> float:
     voxels = origin.source.read(Region.at(start, extent))
     with tempfile.TemporaryDirectory(prefix="mla-bench-", dir=place, ignore_cleanup_errors=True) as name:
         path = Path(name) / "probe.mla"
-        MLArray(voxels[:1]).save(path)  # the first use loads blosc2
-        began = time.perf_counter()
-        MLArray(voxels).save(path)
-        flush(path)
-        return voxels.nbytes / max(1e-3, time.perf_counter() - began)
+        times = []
+        for _ in range(2):  # the first use loads blosc2
+            began = time.perf_counter()
+            MLArray(voxels).save(path)
+            flush(path)
+            times.append(time.perf_counter() - began)
+        return voxels.nbytes / max(1e-3, min(times))
 
 
 def _chosen_filter(volume: Volume, patch: PatchSize) -> str:
