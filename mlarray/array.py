@@ -402,9 +402,9 @@ class MLArray(VoxelView, SpatialView, Constructors):
 
     @classmethod
     def _of(cls, store: BloscStore) -> Self:
-        image = cls()
+        image = cls.__new__(cls)  # no metadata is made here: opening a file must not cost more than the read needs
+        image._reset()
         image._store = store
-        image._meta = None
         if store.shape == (0,) and not image.meta._has_array.has_array:
             image._store = None
         return image

@@ -8,6 +8,7 @@ store whose writer died keeps saying it.
 from __future__ import annotations
 
 import os
+import secrets
 import socket
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ INTEGRITY_RECORD = "mla_integrity"
 METADATA_RECORD = "mlarray"
 ALGORITHM = "xxh3_64"
 _DIGEST_BYTES = 8
+_PROCESS_TOKEN = secrets.token_hex(8)  # process ids are used again, above all in containers
 
 
 class IntegrityState(Enum):
@@ -57,7 +59,8 @@ class IntegrityReport:
 
 def mark_unfinished(store: BloscStore) -> None:
     """Write into the store that this process is writing it."""
-    store.put_record(STATE_RECORD, {"state": "writing", "host": socket.gethostname(), "pid": os.getpid()})
+    writer = {"state": "writing", "host": socket.gethostname(), "pid": os.getpid(), "token": _PROCESS_TOKEN}
+    store.put_record(STATE_RECORD, writer)
 
 
 def refuse_unfinished(store: BloscStore) -> None:
@@ -72,11 +75,10 @@ def refuse_unfinished(store: BloscStore) -> None:
     if state is None:
         return
     writer = state if isinstance(state, Mapping) else {}
-    host, pid = writer.get("host"), writer.get("pid")
-    if (host, pid) == (socket.gethostname(), os.getpid()):
+    if writer.get("token") == _PROCESS_TOKEN:
         return
     raise UnfinishedError(
-        f"{store.path} was not finished by its writer (process {pid!r} on {host!r}).",
+        f"{store.path} was not finished by its writer (process {writer.get('pid')!r} on {writer.get('host')!r}).",
         hint="Wait if that process is alive; otherwise make the file again.",
     )
 
