@@ -24,9 +24,9 @@ body { font: 15px/1.45 system-ui, sans-serif; color: #222; background: #fff; mar
 svg { font: 12px system-ui, sans-serif; max-width: 100%; height: auto; }
 .panels { display: flex; flex-wrap: wrap; gap: 16px; }
 table { border-collapse: collapse; font-size: 13px; }
-th, td { padding: 3px 10px; text-align: right;
+th, td { padding: 3px 10px; text-align: right; white-space: nowrap;
   border-bottom: 1px solid #ddd; }
-th:nth-child(2), td:nth-child(2), th:nth-child(3), td:nth-child(3) { text-align: left; }
+th { white-space: normal; } th:nth-child(2), td:nth-child(2), th:nth-child(3), td:nth-child(3) { text-align: left; }
 .wide { overflow-x: auto; } code { background: #f2f2f2; padding: 1px 4px; }
 """
 
@@ -258,7 +258,10 @@ def _labels(points: Sequence[Point], x: Axis, y: Axis) -> Iterator[str]:
         )
         for point in points
     }
-    taken = [(across - 7, down - 7, across + 7, down + 7) for across, down in places.values()]
+    taken = []
+    for point in points:
+        (across, down), half = places[point.number], 11 if point.is_default or point.is_recommended else 7
+        taken.append((across - half, down - half, across + half, down + half))
     for point in sorted(points, key=lambda one: not (one.is_default or one.is_recommended)):
         words = _words(point)
         boxes = list(_around(*places[point.number], 6.6 * len(words)))
@@ -269,7 +272,7 @@ def _labels(points: Sequence[Point], x: Axis, y: Axis) -> Iterator[str]:
 
 def _around(across: float, down: float, width: float) -> Iterator[tuple[float, float, float, float]]:
     """Yield boxes of one line of text around a point: right, left, above, below, then the corners, near ones first."""
-    for gap in (12, 24, 40):
+    for gap in (13, 24, 40):
         for left, top in (
             (across + gap, down - 7),
             (across - gap - width, down - 7),

@@ -11,8 +11,9 @@ candidate up. Another setting than the default is recommended when
 5. the same holds (2 and 3) for new patches, measured once more against the default alone: of a dozen candidates the best of one
    measurement is partly the luckiest.
 
-Among several, those whose median is below the best one's upper quartile count as equal, and the one that changes least wins,
-then the one that is read fastest. Times to write do not take part: a file is written once.
+Among several, those whose median is below the best one's upper quartile count as equal: the one that changes least wins, then
+the one that stands first, which puts layouts that have a name before numbers. Times to write do not take part: a file is
+written once.
 """
 
 from __future__ import annotations
@@ -139,7 +140,7 @@ def best_candidate(stored: Sequence[Stored], measured: Sequence[Rounds]) -> Stor
         return None
     limit = min(faster, key=lambda pair: pair[0].median)[0].high
     equal = [pair for pair in faster if pair[0].median <= limit]
-    return min(equal, key=lambda pair: (pair[1].candidate.changes, pair[0].median))[1]
+    return min(equal, key=lambda pair: pair[1].candidate.changes)[1]
 
 
 def recommend(
@@ -184,6 +185,7 @@ def python_text(candidate: Candidate) -> str:
 
     Examples
     --------
+    >>> from mlarray_convert.bench.candidates import DEFAULT_CODEC
     >>> python_text(Candidate("x", "nnunet", DEFAULT_CODEC, "auto", {"patch_size": 128}))
     'MLArray(array, patch_size=128)'
     """
@@ -195,6 +197,7 @@ def command_text(candidate: Candidate) -> str:
 
     Examples
     --------
+    >>> from mlarray_convert.bench.candidates import DEFAULT_CODEC
     >>> command_text(Candidate("x", "nnunet", DEFAULT_CODEC, "auto", {"patch_size": (64, 192, 192)}))
     'mla convert DATASET --patch-size 64,192,192'
     """

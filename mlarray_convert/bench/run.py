@@ -51,10 +51,12 @@ from mlarray_convert.request import parse_patch_size
 DEFAULT_SECONDS = 60.0
 DEFAULT_READERS = (1, 4)
 # Shares of the time after the data is prepared at which a phase ends; the rest is for cleaning up.
-_WRITTEN, _WARM, _COLD, _CONFIRMED_WARM, _CONFIRMED = 0.3, 0.57, 0.8, 0.87, 0.94
-_WRITING_SHARE = 0.2  # of the time, for the size of the data; phases before and slower codecs take the rest
+_WRITTEN, _WARM, _COLD, _CONFIRMED_WARM, _CONFIRMED = 0.35, 0.6, 0.81, 0.87, 0.94
+_WRITING_SHARE = 0.3  # of the time, for the size of the data; phases before and slower codecs take the rest
 _PROBE_BYTES = 4 * 2**20
-_MOST_BYTES, _FEWEST_BYTES = 400 * 2**20, 8 * 2**20
+_MOST_BYTES = 400 * 2**20
+# Small data sits in the caches of the processor, and files are nothing like real ones: rather fewer candidates than that.
+_FEWEST_BYTES_PER_SECOND, _ENOUGH_BYTES = 2**19, 64 * 2**20
 _CACHE_SHARE = 0.4  # of free memory, for all files together: warm reads must come from the page cache
 _MOST_READERS = 64
 _SPACE_SHARE = 0.9  # of the free space of the scratch folder
@@ -273,7 +275,8 @@ def _budget(origins: Sequence[Origin], patch: PatchSize, candidates: int, place:
     by_time = int(clock.seconds * _WRITING_SHARE * rate / candidates)
     # Voxels that do not compress at all: every candidate is as large as the data.
     by_space = min(usable, memory) // (candidates + 1)
-    budget = max(_FEWEST_BYTES, min(by_time, by_space, _MOST_BYTES))
+    least = min(_ENOUGH_BYTES, int(clock.seconds * _FEWEST_BYTES_PER_SECOND))
+    budget = max(2**16, min(max(by_time, least), by_space, _MOST_BYTES))
     smallest = 0
     for origin in origins:
         spec = origin.source.spec
