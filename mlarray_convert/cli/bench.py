@@ -68,7 +68,7 @@ def command(
     if json_path not in (None, "-"):
         _check_writable(Path(str(json_path)))
     view = _TimeBar()
-    with _stopped_by_sigterm(), contextlib.closing(view):
+    with _stopped_by_signals(), contextlib.closing(view):
         report = bench(
             inputs,
             readers=_integers(readers, "--readers"),
@@ -98,7 +98,8 @@ def report_text(report: BenchReport) -> str:
         + f": {data['dtype']}, {amount(report.raw_bytes)} of voxels; patches of {by(_list(data['patch_extent']))}; "
         f"{duration(report.seconds)}.",
         "Milliseconds per patch: median of the rounds, and half the distance of the quartiles. Cold: from storage, with opening.",
-        "x 4: four readers at once, time until all are done divided by the patches of all. x default: all ways of reading.",
+        f"x {max(mode.readers for mode in report.modes)}: so many readers at once, time until all are done divided by the "
+        "patches of all. x default: all ways of reading.",
         "",
         _table(report),
         "",
@@ -177,16 +178,16 @@ class _TimeBar:
 
 
 @contextlib.contextmanager
-def _stopped_by_sigterm() -> Iterator[None]:
-    """Let SIGTERM end a run as Ctrl-C does, with its files removed."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
+def _stopped_by_signals() -> Iterator[None]:
+    """Let SIGTERM, and a terminal that is closed, end a run as Ctrl-C does, with its files removed."""
+    names = ("SIGTERM", "SIGHUP") if threading.current_thread() is threading.main_thread() else ()
+    numbers = [getattr(signal, name) for name in names if hasattr(signal, name)]
+    before = {number: signal.signal(number, _interrupt) for number in numbers}
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _interrupt(number: int, frame: FrameType | None) -> None:

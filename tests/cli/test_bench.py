@@ -85,15 +85,15 @@ def test_several_readers_work_from_the_command_line(image: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="sends POSIX signals")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_interrupted_run_leaves_nothing(image: Path, tmp_path: Path, number: int) -> None:
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+def test_an_interrupted_run_leaves_nothing(image: Path, tmp_path: Path, name: str) -> None:
     scratch = tmp_path / "s"
     scratch.mkdir()
     command = [*MLA, "bench", str(image), "--scratch", str(scratch), "--seconds", "60", "--patch-size", "12"]
     with subprocess.Popen(command, cwd=ROOT, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         while not list(scratch.glob("*/candidate_1_0.mla")):
             assert process.poll() is None
-        process.send_signal(number)
+        process.send_signal(getattr(signal, name))
         _, error = process.communicate(timeout=60)
     assert process.returncode == ExitCode.INTERRUPTED
     assert error.splitlines()[-1] == "Interrupted."
