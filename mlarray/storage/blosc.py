@@ -6,6 +6,7 @@ variable-length metalayers). It knows nothing of what those records mean, nor of
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 from collections.abc import Iterator, Mapping
@@ -148,7 +149,7 @@ class BloscStore:
 
     def record_bytes(self, name: str) -> bytes | None:
         """Return a record as stored (a msgpack value), or None where there is none."""
-        if name not in self._schunk.vlmeta:
+        if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
         return bytes(self._schunk.vlmeta.get_vlmeta(name))
 
@@ -175,7 +176,7 @@ class BloscStore:
 
     def drop_record(self, name: str) -> None:
         """Remove a record; a no-op where there is none."""
-        if name in self._schunk.vlmeta:
+        if name in self.record_names():
             del self._schunk.vlmeta[name]
 
     def frame_bytes(self) -> bytes:
@@ -197,18 +198,35 @@ class BloscStore:
 
     def _adopt(self) -> None:
         """Get an array of this process's own where the one of the parent could use threads, which a fork does not copy."""
-        self._process = os.getpid()
-        if not self.writable and self._schunk.dparams.nthreads == 1:
+        if not self._may_have_threads():
+            self._process = os.getpid()
             return
         if self.path is None or self.mmap_mode == "c":
             own = copy_store(self, None, records=self.record_names())
         else:
             own = open_store(self.path, mode="a" if self.writable else "r", mmap_mode=self.mmap_mode)
+        self._let_go()
         self._array, self._schunk = own._array, own._schunk
+
+    def _may_have_threads(self) -> bool:
+        return self.writable or self._schunk.dparams.nthreads > 1
+
+    def _let_go(self) -> None:
+        if os.getpid() != self._process and self._array is not None and self._may_have_threads():
+            # Freeing an array of the parent waits for its threads, which a fork does not copy: a crash or a hang (seen
+            # with blosc2 4.14.1). It stays until the process ends.
+            for kept in (self._array, self._schunk):
+                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
+        self._process = os.getpid()
+        self._array = self._schunk = None
+
+    def __del__(self) -> None:
+        if hasattr(self, "_process"):
+            self._let_go()
 
     def close(self) -> None:
         """Release the file."""
-        self._array = self._schunk = None
+        self._let_go()
 
     @property
     def is_open(self) -> bool:

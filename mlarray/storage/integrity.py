@@ -75,7 +75,7 @@ def refuse_unfinished(store: BloscStore) -> None:
     if state is None:
         return
     writer = state if isinstance(state, Mapping) else {}
-    if writer.get("token") == _PROCESS_TOKEN:
+    if (writer.get("token"), writer.get("pid")) == (_PROCESS_TOKEN, os.getpid()):  # a forked child inherits the token
         return
     raise UnfinishedError(
         f"{store.path} was not finished by its writer (process {writer.get('pid')!r} on {writer.get('host')!r}).",
