@@ -80,7 +80,8 @@ class Mla54(OursIndexed):
     def write(self, array: np.ndarray, path: str, patch: list[int], options: dict[str, Any]) -> None:
         from mlarray import MLArray
 
-        MLArray(array, patch_size=tuple(patch)).save(path + ".mla")
+        size = {} if options.get("default_patch") else {"patch_size": tuple(patch)}
+        MLArray(array, **size).save(path + ".mla")
 
 
 class NnUnet:
