@@ -236,6 +236,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
         pending = PendingFile(target)
         try:
             store = self._written_to(pending.path)
+            if isinstance(self._store, ArrayStore):  # its layout was chosen just now
+                records = array_records(self.meta, self._axes_record)
             for name, value in records.items():
                 store.put_record(name, value)
             integrity.finish(store)

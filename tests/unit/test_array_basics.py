@@ -407,6 +407,17 @@ def test_a_loaded_array_saved_again_keeps_layout_and_patch(tmp_path: Path) -> No
         assert again.layout == image.layout
 
 
+def test_an_uncompressed_array_records_the_layout_it_is_saved_with(tmp_path: Path) -> None:
+    image = MLArray(np.zeros((20, 30, 40), np.float32), compressed=False, patch_size=(4, 8, 16))
+    image.save(tmp_path / "a.mla")
+    recorded = MLArray.open(tmp_path / "a.mla").meta.blosc2
+    assert recorded.patch_size == [4, 8, 16]
+    assert (
+        recorded.chunk_size == MLArray(np.zeros((20, 30, 40), np.float32), patch_size=(4, 8, 16)).meta.blosc2.chunk_size
+    )
+    assert recorded.cparams == {"codec": 2, "clevel": 5, "filters": [0]}
+
+
 def test_compression_parameters_are_honoured_as_dictionary_and_as_object(tmp_path: Path) -> None:
     import blosc2
 
@@ -432,3 +443,31 @@ def test_the_default_is_lz4hc_at_level_five(tmp_path: Path) -> None:
     MLArray(np.arange(4096, dtype=np.float32).reshape(64, 64)).save(tmp_path / "a.mla")
     stored = blosc2.open(str(tmp_path / "a.mla"), mode="r").schunk.cparams
     assert (stored.codec, stored.clevel) == (blosc2.Codec.LZ4HC, 5)
+
+
+@pytest.mark.parametrize("patch_size", [(16, 16), 192])
+@pytest.mark.parametrize("shape", [(1, 1, 11, 9), (1, 1, 5, 5), (1, 1, 16, 5), (1,), (0, 5)])
+def test_thin_and_small_arrays_are_stored_whatever_the_patch(
+    tmp_path: Path, shape: tuple[int, ...], patch_size: object
+) -> None:
+    patch = patch_size if isinstance(patch_size, int) else patch_size[: len(shape)]  # type: ignore[index]
+    voxels = np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
+    MLArray(voxels, patch_size=patch).save(tmp_path / "a.mla")
+    np.testing.assert_array_equal(MLArray(tmp_path / "a.mla")[...], voxels)
+
+
+def test_numpy_integers_are_sizes_like_any_other() -> None:
+    sizes = np.array([2, 3, 2])
+    image = MLArray(VOXELS, chunk_size=sizes, block_size=np.int64(1), patch_size=None)  # type: ignore[arg-type]
+    assert image.meta.blosc2.chunk_size == [2, 3, 2]
+    assert {type(extent) for extent in image.meta.blosc2.chunk_size} == {int}
+
+
+def test_unknown_geometry_is_not_a_spacing_of_one(tmp_path: Path) -> None:
+    MLArray(VOXELS).save(tmp_path / "unknown.mla")
+    MLArray(VOXELS, spacing=(1, 1, 1)).save(tmp_path / "one.mla")
+    unknown, one = MLArray.open(tmp_path / "unknown.mla"), MLArray.open(tmp_path / "one.mla")
+    assert (unknown.spacing, unknown.geometry) == (None, None)
+    assert one.geometry is not None
+    assert one.geometry.known == {"spacing"}
+    assert unknown.affine == one.affine == np.eye(4).tolist()
