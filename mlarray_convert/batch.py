@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from typing import TypeAlias
 
 from mlarray.errors import UsageError
 from mlarray.layout import PatchSize
+from mlarray.storage.publish import PendingFile
 from mlarray_convert.discovery import Case, Discovery, discover
 from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.machine import Machine, Share, share_out, this_machine
@@ -178,7 +178,13 @@ def run_request(
     machine : Machine, optional
         What may be used. Default: found out.
     """
-    tell = on_event if on_event is not None else _ignore
+    with _sigterm_as_interrupt():
+        return _carry_out(request, on_event if on_event is not None else _ignore, work, machine)
+
+
+def _carry_out(
+    request: Request, tell: Callable[[Event], None], work: Work[Job, Outcome], machine: Machine | None
+) -> Report:
     began = time.perf_counter()
     discovery = discover(request)
     cases = discovery.cases
@@ -193,18 +199,17 @@ def run_request(
     outcomes: dict[int, Outcome] = {}
     pool: Pool[Job, Outcome] = Pool(work, workers=share.workers, threads=share.threads)
     jobs = [Job(case, request, share.memory_bytes, share.threads) for case in cases]
-    with _sigterm_as_interrupt():
-        try:
-            with contextlib.closing(pool.run(jobs)) as happenings:  # type: ignore[type-var]
-                for event in _translated(happenings, cases):
-                    if isinstance(event, Ended):
-                        outcomes[event.index] = event.outcome
-                    tell(event)
-                    if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
-                        break
-        finally:
-            if not request.dry_run:
-                remove_leftovers(folders, dead=pool.pids)
+    try:
+        with contextlib.closing(pool.run(jobs)) as happenings:  # type: ignore[type-var]
+            for event in _translated(happenings, cases):
+                if isinstance(event, Ended):
+                    outcomes[event.index] = event.outcome
+                tell(event)
+                if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
+                    break
+    finally:
+        if not request.dry_run:
+            remove_leftovers(folders, dead=pool.pids)
     not_started = tuple(case.name for index, case in enumerate(cases) if index not in outcomes)
     ordered = tuple(outcomes[index] for index in sorted(outcomes))
     return Report(ordered, time.perf_counter() - began, request.dry_run, not_started)
@@ -243,8 +248,13 @@ def _refuse_unwritable(cases: Iterable[Case], *, dry_run: bool) -> None:
             if not os.access(folder, os.W_OK | os.X_OK):
                 raise PermissionError(f"no permission to write into {folder}")
             if not dry_run:
-                with tempfile.NamedTemporaryFile(dir=folder, prefix=".", suffix=".part"):
-                    pass
+                probe = PendingFile(
+                    folder / "any"
+                )  # its name tells the next run to remove it, should this one die here
+                try:
+                    probe.path.touch()
+                finally:
+                    probe.abort()
         except OSError as error:
             raise UsageError(
                 f"The output folder {folder} cannot be written: {error.strerror or error}.",

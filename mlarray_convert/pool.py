@@ -16,6 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
 from typing import Any, Generic, TypeVar
 
@@ -162,7 +163,7 @@ class Pool(Generic[J, R]):
     def _start(self) -> None:
         context = multiprocessing.get_context("spawn")
         ours, theirs = context.Pipe()
-        with _environment(dict.fromkeys(_THREAD_VARIABLES, str(self._threads))):
+        with _environment(dict.fromkeys(_THREAD_VARIABLES, str(self._threads))), _born_deaf_to_interrupts():
             process = context.Process(target=_serve, args=(theirs, self._work), daemon=True)
             process.start()
         theirs.close()
@@ -215,13 +216,22 @@ def _serve(pipe: Connection[Any, Any], work: Work[Any, Any]) -> None:
     """Answer jobs until the parent closes the pipe; runs in the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     signal.signal(signal.SIGTERM, _leave)
-    pipe.send(("ready", None))
-    while True:
+    said = _say(pipe, ("ready", None))
+    while said:
         try:
             job = pipe.recv()
         except (EOFError, OSError):
             return
-        pipe.send(("result", work(job, _reporter(pipe))))
+        said = _say(pipe, ("result", work(job, _reporter(pipe))))
+
+
+def _say(pipe: Connection[Any, Any], message: object) -> bool:
+    """Send to the parent; False when it is gone, which is no error of this process."""
+    try:
+        pipe.send(message)
+    except OSError:
+        return False
+    return True
 
 
 def _reporter(pipe: Connection[Any, Any]) -> Callable[[float], None]:
@@ -250,6 +260,23 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _born_deaf_to_interrupts() -> Iterator[None]:
+    """Let a process that is started here not hear Ctrl-C while it imports: it would die with a traceback of its own.
+
+    A new process inherits which signals are blocked; an interrupt of this one is delivered when the block ends.
+    """
+    if not hasattr(signal, "pthread_sigmask"):  # Windows
+        yield
+        return
+    resource_tracker.ensure_running()  # would end the block when it starts itself
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextlib.contextmanager

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlarray.errors import FormatError, IntegrityError, MLArrayError
+from mlarray.errors import IntegrityError, MLArrayError
 from mlarray.formats.registry import format_of, open_as, open_source
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
@@ -123,8 +123,8 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
                 source.read(region)
                 if progress is not None:
                     progress(region.size * source.spec.dtype.itemsize)
-    except (FormatError, OSError) as error:
-        return FileCheck(path, how, (str(error),))
+    except (MLArrayError, OSError, MemoryError) as error:  # one bad file of many is one line
+        return FileCheck(path, how, (str(error) or "out of memory",))
     return FileCheck(path, how)
 
 
@@ -144,8 +144,8 @@ def check_against(path: Path, original: Path, *, progress: Callable[[int], None]
             problem = _first_difference(source, copy, mapped, progress)
             remarks = () if source.spec.geometry and copy.spec.geometry else ("Positions are unknown on one side.",)
             return FileCheck(path, how, (problem,) if problem else (), remarks)
-    except (FormatError, OSError) as error:
-        return FileCheck(path, how, (str(error),))
+    except (MLArrayError, OSError, MemoryError) as error:  # one bad file of many is one line
+        return FileCheck(path, how, (str(error) or "out of memory",))
 
 
 def _first_difference(

@@ -138,6 +138,8 @@ def open_source(path: str | Path, *, mapped: bool = True) -> Source:
 
 def open_as(row: Format, path: Path, *, mapped: bool = True) -> Source:
     """Open a file as one of a given format, whatever its name. Parameters and errors as for :func:`open_source`."""
+    if not (row.folders and path.is_dir()):
+        _refuse_irregular(path)
     module = module_of(row)
     try:
         if row.maps and not mapped:
@@ -148,6 +150,13 @@ def open_as(row: Format, path: Path, *, mapped: bool = True) -> Source:
             raise
         error.message = f"{path}: {error.message}"
         raise
+
+
+def _refuse_irregular(path: Path) -> None:
+    """Raise where ``path`` is there and no regular file: reading a named pipe would wait for ever, a device never end."""
+    if path.exists() and not path.is_file():
+        kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
+        raise FormatError(f"{path} is {kind}, not a file.", hint="Name a file that holds an image.")
 
 
 def _suffixes() -> Iterator[str]:

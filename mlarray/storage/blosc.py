@@ -9,8 +9,9 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
+import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
@@ -22,7 +23,7 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.frame import plain_value, read_header
+from mlarray.storage.frame import FrameSizes, plain_value, read_header, refuse_contradictions
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
@@ -109,12 +110,14 @@ class BloscStore:
             )
         if os.getpid() != self._process:
             self._adopt()
-        if out.flags.c_contiguous and out.dtype == self.dtype:
-            self._array.get_slice_numpy(out, (region.start, region.stop))
-            return out
-        block = np.empty(region.shape, self.dtype)
-        self._array.get_slice_numpy(block, (region.start, region.stop))
-        out[...] = block
+        direct = out.flags.c_contiguous and out.dtype == self.dtype
+        block = out if direct else np.empty(region.shape, self.dtype)
+        try:
+            self._array.get_slice_numpy(block, (region.start, region.stop))
+        except RuntimeError as error:
+            raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
+        if not direct:
+            out[...] = block
         return out
 
     def write(self, region: Region, block: NDArray) -> None:
@@ -136,7 +139,10 @@ class BloscStore:
 
     def chunk_bytes(self, index: int) -> bytes:
         """Return the stored bytes of one chunk."""
-        return bytes(self._schunk.get_chunk(index))
+        try:
+            return bytes(self._schunk.get_chunk(index))
+        except RuntimeError as error:
+            raise self._damaged(f"chunk {index}", error) from error
 
     def put_chunk_bytes(self, index: int, data: bytes) -> None:
         """Replace one chunk by stored bytes of a store with the same shape, dtype, chunks and blocks."""
@@ -148,10 +154,19 @@ class BloscStore:
         return tuple(self._schunk.vlmeta)
 
     def record_bytes(self, name: str) -> bytes | None:
-        """Return a record as stored (a msgpack value), or None where there is none."""
+        """Return a record as stored (a msgpack value), or None where there is none.
+
+        Raises
+        ------
+        FormatError
+            When it cannot be decompressed.
+        """
         if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
-        return bytes(self._schunk.vlmeta.get_vlmeta(name))
+        try:
+            return bytes(self._schunk.vlmeta.get_vlmeta(name))
+        except RuntimeError as error:  # it says nothing more
+            raise self._damaged(f"record {name!r}", error) from error
 
     def record(self, name: str) -> Any:
         """Return a decoded record, or None where there is none.
@@ -195,6 +210,12 @@ class BloscStore:
                 f"{self.path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
                 "write to it, is full."
             ) from error
+
+    def _damaged(self, what: str, error: Exception) -> FormatError:
+        return FormatError(
+            f"{self.path or 'The array'} is damaged: {what} cannot be decoded ({str(error) or 'by blosc2'}).",
+            hint="Make it again from its source, or restore a copy.",
+        )
 
     def _adopt(self) -> None:
         """Get an array of this process's own where the one of the parent could use threads, which a fork does not copy."""
@@ -272,11 +293,12 @@ def create_store(
     """
     import blosc2
 
+    name = None if path is None else _usable_name(path)
     sizes = {} if layout.chunks is None else {"chunks": layout.chunks, "blocks": layout.blocks}
     target: dict[str, Any] = {}
     if path is not None:
         path.unlink(missing_ok=True)
-        target = {"urlpath": str(path), **({"mmap_mode": mmap_mode} if mmap_mode else {"mode": "w"})}
+        target = {"urlpath": name, **({"mmap_mode": mmap_mode} if mmap_mode else {"mode": "w"})}
     try:
         array = blosc2.zeros(
             shape,
@@ -314,25 +336,33 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     ------
     FileNotFoundError, PermissionError
         As the system says.
+    UsageError
+        When blosc2 cannot take the name.
     FormatError
         When the file is no array of blosc2, is damaged, or was never finished.
     """
     import blosc2
 
+    name = _usable_name(path)
     read_header(path)
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be opened for writing: permission denied.")
     how = {"mmap_mode": mmap_mode} if mmap_mode else {"mode": mode}
     try:
-        array = blosc2.open(str(path), dparams=_dparams(dparams), **how)
-    except RuntimeError as error:
+        array = blosc2.open(name, dparams=_dparams(dparams), **how)
+    except (RuntimeError, ValueError, TypeError, SyntaxError) as error:  # no dtype of numpy's
         raise FormatError(
             f"{path} is damaged or was never finished: blosc2 cannot open it.",
             hint="Make it again from its source, or restore a copy.",
         ) from error
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
+    frame = FrameSizes(
+        *(int(getattr(array.schunk, name)) for name in ("nchunks", "chunksize", "blocksize", "typesize"))
+    )
+    itemsize = np.dtype(array.dtype).itemsize
+    refuse_contradictions(path, frame, shape=array.shape, chunks=array.chunks, blocks=array.blocks, itemsize=itemsize)
     if writable and os.getpid() != _PROCESS:
         array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
     return BloscStore(array, path, mmap_mode, writable=writable)
@@ -358,12 +388,14 @@ def copy_store(
     layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
     copied = create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
     for index in range(source.chunk_count):
-        copied.put_chunk_bytes(index, source.chunk_bytes(index))
+        try:
+            copied.put_chunk_bytes(index, source.chunk_bytes(index))
+        except (RuntimeError, OSError):
+            source.read(Region(*source.grid.chunk_region(index)))  # tells when the chunk itself is what is wrong
+            raise
     for name in records:
-        raw = source.record_bytes(name)
-        value = None if raw is None else plain_value(raw)
-        if value is not None:
-            copied.put_record(name, value)
+        with suppress(FormatError):  # a damaged record is not copied; who needs it asks the source and is told
+            copied.put_record(name, source.record(name))
     return copied
 
 
@@ -372,6 +404,20 @@ def store_from_frame(data: bytes) -> BloscStore:
     import blosc2
 
     return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
+
+
+def _usable_name(path: Path) -> str:
+    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
+    name, encoding = str(path), sys.getfilesystemencoding()
+    if not name.isascii() and encoding != "utf-8":
+        why = f"this system writes names in {encoding}, blosc2 in utf-8"
+    elif name.encode(errors="replace").decode() != name:
+        why = "it is not valid UTF-8"
+    elif "::" in name:
+        why = "it holds '::'"
+    else:
+        return name
+    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")
 
 
 def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:

@@ -7,6 +7,8 @@ the header alone.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -83,6 +85,55 @@ def read_header(path: Path) -> FrameHeader:
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
     return header
+
+
+@dataclass(frozen=True, slots=True)
+class FrameSizes:
+    """How the bytes of an array are cut, as its frame says.
+
+    Parameters
+    ----------
+    chunk_count : int
+        Number of chunks.
+    chunk_bytes, block_bytes : int
+        Decoded bytes of one chunk and one block.
+    item_bytes : int
+        Decoded bytes of one element.
+    """
+
+    chunk_count: int
+    chunk_bytes: int
+    block_bytes: int
+    item_bytes: int
+
+
+def refuse_contradictions(
+    path: Path, frame: FrameSizes, *, shape: Sequence[int], chunks: Sequence[int], blocks: Sequence[int], itemsize: int
+) -> None:
+    """Raise where shape, chunks, blocks and dtype of an array are not those that its frame was cut for.
+
+    blosc2 believes both (4.14.1) and reads or writes outside of its buffers where they differ.
+
+    Raises
+    ------
+    FormatError
+        Naming both.
+    """
+    sizes = (*shape, *chunks, *blocks)
+    possible = len(shape) == len(chunks) == len(blocks) and all(size >= 0 for size in sizes)
+    if possible and 0 in shape and frame.chunk_count == 0:
+        return
+    if possible and all(size > 0 for size in sizes):
+        count = math.prod(-(-extent // chunk) for extent, chunk in zip(shape, chunks, strict=True))
+        padded = math.prod(-(-chunk // block) * block for chunk, block in zip(chunks, blocks, strict=True))
+        if frame == FrameSizes(count, padded * itemsize, math.prod(blocks) * itemsize, itemsize):
+            return
+    raise _damaged(
+        path,
+        f"shape {tuple(shape)}, chunks {tuple(chunks)}, blocks {tuple(blocks)} and {itemsize} bytes per element do not fit "
+        f"its {frame.chunk_count} chunks of {frame.chunk_bytes} bytes in blocks of {frame.block_bytes} bytes and elements "
+        f"of {frame.item_bytes}",
+    )
 
 
 def plain_value(raw: bytes) -> object:

@@ -94,7 +94,11 @@ def part_owner(name: str) -> tuple[str, int] | None:
 
 def _shortened(name: str) -> str:
     # File systems limit a name to 255 bytes, not characters: 80 Chinese ones are 240 bytes, too many beside the owner.
-    return name.encode(errors="surrogateescape")[:120].decode(errors="ignore")
+    # What is not valid in a name stays: a library that cannot open the final name should fail at the temporary one.
+    kept = name[:120]
+    while len(os.fsencode(kept)) > 120:
+        kept = kept[:-1]
+    return kept
 
 
 def _host() -> str:

@@ -158,7 +158,7 @@ class ConvertView:
                 self._line(plain(outcome.trace.rstrip(), keep="\n\t"))
             elif outcome.trace:
                 self._line("        Run again with -v for the traceback.")
-        if not report.outcomes:
+        if not report.outcomes and not report.interrupted:
             self._line("There is nothing to convert; `mla formats` lists what can be read.")
             return
         written = [o for o in report.outcomes if o.status in (Status.OK, Status.WARNED)]
