@@ -31,6 +31,7 @@ COLD_SAMPLE_SECONDS = 0.1
 MOST_PATCHES, MOST_ROUNDS = 64, 60
 TARGET_ROUNDS, FEWEST_ROUNDS = 9, 5
 FEWEST_ENTRIES = 3
+USUAL_EXCESS = 1.2  # of a round over the median one
 Progress = Callable[[str, float], None]
 
 
@@ -269,21 +270,31 @@ class Measurement:
         affordable = int(left / (cost * FEWEST_ROUNDS)) if cost else len(entries)
         kept = list(entries[: max(FEWEST_ENTRIES, affordable)])
         found: dict[str, dict[str, list[float]]] = {mode.key: {entry.name: [] for entry in kept} for mode in modes}
-        number, longest = 0, 0.0
-        while number == 0 or (number < MOST_ROUNDS and self._clock.left_until(until) > longest):
-            number += 1
+        durations: list[float] = []
+        while not durations or (
+            len(durations) < MOST_ROUNDS and self._clock.left_until(until) > USUAL_EXCESS * float(np.median(durations))
+        ):
             began = self._clock.passed
-            self._clock.tell(f"{what}: round {number}")
+            self._clock.tell(f"{what}: round {len(durations) + 1}")
             for mode in modes:
                 times = self._round(kept, mode, counts[mode], rng)
                 for name, value in times.items():
                     found[mode.key][name].append(value)
-            longest = max(longest, self._clock.passed - began)
+            durations.append(self._clock.passed - began)
+            if len(durations) == 1:
+                kept = kept[: self._lasting(len(kept), durations[0], until)]
+        names = [entry.name for entry in kept]
         return Rounds(
-            {key: {name: tuple(values) for name, values in times.items()} for key, times in found.items()},
+            {key: {name: tuple(times[name]) for name in names} for key, times in found.items()},
             {mode.key: counts[mode] for mode in modes},
             tuple(entry.name for entry in entries[len(kept) :]),
         )
+
+    def _lasting(self, entries: int, seconds: float, until: float) -> int:
+        """Return how many entries there is time for in all rounds, after a first one that took ``seconds``."""
+        rounds = max(0.0, self._clock.left_until(until)) / (USUAL_EXCESS * max(seconds, 1e-6))
+        share = min(1.0, rounds / (FEWEST_ROUNDS - 1))
+        return max(min(entries, FEWEST_ENTRIES), int(entries * share))
 
     def _tried(self, entry: Entry, modes: Sequence[Mode], rng: np.random.Generator) -> tuple[dict[Mode, int], float]:
         """Return how many patches each reader reads per round, and what an entry then costs in one round."""
