@@ -6,6 +6,7 @@ difference is told with both values and the axis, so that a user knows which fil
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -92,8 +93,9 @@ def differences(first: ArraySpec, second: ArraySpec) -> tuple[str, ...]:
 def axis_map(first: ArraySpec, second: ArraySpec) -> AxisMap | None:
     """Return how the axes of ``first`` become those of ``second``, or None when no order of axes makes them one grid.
 
-    Non-spatial axes are matched in the order in which they stand, those of one voxel left out where only one array has
-    them. Parts of a geometry that one side does not know are not compared, and the axes must then agree as they are.
+    Time is matched with time, other non-spatial axes in the order in which they stand; those of one voxel are left out
+    where only one array has them. Parts of a geometry that one side does not know are not compared, and the axes must then
+    agree as they are.
     """
     spatial = _spatial_map(first, second)
     if spatial is None:
@@ -106,13 +108,23 @@ def axis_map(first: ArraySpec, second: ArraySpec) -> AxisMap | None:
         theirs = [axis for axis in theirs if second.shape[axis] != 1]
         if len(others) != len(theirs):
             return None
-    matched: dict[int, tuple[int, bool]] = dict(zip(theirs, [(axis, False) for axis in others], strict=True))
+    matched = {axis: (source, False) for axis, source in zip(theirs, _like(first, others, second, theirs), strict=True)}
     spaces = [axis for axis, is_space in enumerate(second.spatial) if is_space]
     matched |= {axis: (positions[source], flip) for axis, (source, flip) in zip(spaces, spatial, strict=True)}
     if any(first.shape[source] != second.shape[axis] for axis, (source, _) in matched.items()):
         return None
     order = tuple(matched[axis][0] if axis in matched else None for axis in range(second.ndim))
     return AxisMap(first.ndim, order, tuple(matched.get(axis, (0, False))[1] for axis in range(second.ndim)))
+
+
+def _like(first: ArraySpec, others: Sequence[int], second: ArraySpec, theirs: Sequence[int]) -> list[int]:
+    """Return ``others`` in the order of ``theirs``: formats differ in whether time or channels come first."""
+    times = [second.axes[axis].type == "time" for axis in theirs]
+    if sum(times) != sum(first.axes[axis].type == "time" for axis in others):
+        return list(others)
+    of_time = iter([axis for axis in others if first.axes[axis].type == "time"])
+    of_rest = iter([axis for axis in others if first.axes[axis].type != "time"])
+    return [next(of_time if is_time else of_rest) for is_time in times]
 
 
 def same_frame(first: Geometry, second: Geometry) -> tuple[Geometry, Geometry]:

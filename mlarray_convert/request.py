@@ -140,6 +140,8 @@ def make_request(
         For anything that is not understood, or a suffix that contradicts ``to``.
     """
     paths = (inputs,) if isinstance(inputs, str | Path) else tuple(inputs)
+    if "" in (*paths, output):  # Path("") is the current folder
+        raise UsageError("A path is empty.", hint="Name a file or a folder; the current folder is '.'.")
     places = tuple(Path(path) for path in paths)
     place = None if output is None else Path(output)
     target, suffix = _target(places, place, to)
@@ -202,7 +204,7 @@ def parse_patch_size(value: PatchSize | str) -> PatchSize:
         extents: tuple[int, ...] = (value,)
     elif isinstance(value, str):
         fields = re.split(r"[,x]", value.strip())
-        if not all(field.strip().isdigit() for field in fields):
+        if not all(re.fullmatch(r"\s*[0-9]+\s*", field) for field in fields):
             raise UsageError(f"{value!r} is not a patch size.", hint="Write one number, or one per axis: 128,160,160.")
         extents = tuple(int(field) for field in fields)
     else:

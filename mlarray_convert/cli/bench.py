@@ -18,6 +18,7 @@ from mlarray_convert.bench.data import SYNTHETIC
 from mlarray_convert.bench.measure import FLOOR
 from mlarray_convert.bench.plot import check_plot, save_plot
 from mlarray_convert.bench.run import DEFAULT_READERS, DEFAULT_SECONDS, bench
+from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import amount, by, duration, plain, table
 
 if TYPE_CHECKING:
@@ -31,10 +32,10 @@ _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}"
 
 
 @click.command(short_help="Measure which layout reads your patches fastest.")
-@click.argument("inputs", required=False, type=click.Path(path_type=Path), metavar="[FILE|FOLDER]")
+@click.argument("inputs", required=False, type=GivenPath(), metavar="[FILE|FOLDER]")
 @click.option("--synthetic", type=click.Choice(SYNTHETIC), help="Made-up data instead of a file.")
 @click.option("--patch-size", metavar="N|N,N,N", default="default", help="Patch that training reads.  [default: 192]")
-@click.option("--scratch", type=click.Path(path_type=Path), metavar="DIR",
+@click.option("--scratch", type=GivenPath(), metavar="DIR",
               help="Folder on the storage to measure; cleaned up.  [default: the system's temporary folder]")  # fmt: skip
 @click.option("--seconds", type=float, default=DEFAULT_SECONDS, show_default=True, metavar="N", help="Time to take.")
 @click.option("--readers", metavar="N,N", default=",".join(map(str, DEFAULT_READERS)), show_default=True,
@@ -44,7 +45,7 @@ _BAR = "{desc} {percentage:3.0f}%|{bar}| {elapsed}"
 @click.option("--chunk-size", metavar="N|N,N,N", help="With --block-size: measure this layout too, per array axis.")
 @click.option("--block-size", metavar="N|N,N,N", help="See --chunk-size.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write every measurement as JSON.")
-@click.option("--plot", type=click.Path(path_type=Path), metavar="FILE.html|FILE.png", help="Draw size against time.")
+@click.option("--plot", type=GivenPath(), metavar="FILE.html|FILE.png", help="Draw size against time.")
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Show the traceback of an unexpected error.")
 def command(
     inputs: Path | None,

@@ -14,6 +14,7 @@ import click
 from mlarray.errors import UsageError
 from mlarray.formats.table import FORMATS
 from mlarray_convert.batch import Ended, Event, Found, run_request
+from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ConvertView
 from mlarray_convert.report import Report, case_fields, json_lines
 from mlarray_convert.request import IfExists, Verify, make_request
@@ -23,10 +24,8 @@ _TARGETS = [row.name for row in FORMATS if row.writes]
 
 
 @click.command(short_help="Convert files and data sets, by default to .mla.")
-@click.argument("inputs", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="IN...")
-@click.option(
-    "-o", "--output", type=click.Path(path_type=Path), metavar="OUT", help="Folder, or for one input file also a file."
-)
+@click.argument("inputs", nargs=-1, required=True, type=GivenPath(), metavar="IN...")
+@click.option("-o", "--output", type=GivenPath(), metavar="OUT", help="Folder, or for one input file also a file.")
 @click.option("--to", type=click.Choice(_TARGETS), help="Target format.  [default: by the suffix of OUT, else mla]")
 @click.option("--patch-size", metavar="N|N,N,N", help="Patch that will be read; chunks follow from it.  [default: 192]")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: as many as fit]")
@@ -108,5 +107,9 @@ def _opened(path: str | None) -> Iterator[TextIO | None]:
     elif path == "-":
         yield sys.stdout
     else:
-        with Path(path).open("w", encoding="ascii") as file:
+        try:
+            file = Path(path).open("w", encoding="ascii")  # noqa: SIM115  closed below; only opening is wrong use
+        except OSError as error:
+            raise UsageError(f"The report {path!r} cannot be written: {error.strerror}.") from error
+        with file:
             yield file

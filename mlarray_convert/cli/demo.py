@@ -15,6 +15,7 @@ from mlarray.errors import MissingDependencyError, UsageError
 from mlarray.formats.registry import format_of_name, module_of, open_source
 from mlarray.sources.base import SinkOptions, Source, SourceInfo
 from mlarray.sources.copy import copy
+from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import amount, by, plain, table
 from mlarray_convert.report import Report, case_fields
 
@@ -24,7 +25,7 @@ _READS = 200
 
 
 @click.command(short_help="Make a small data set, convert it, and read patches from it.")
-@click.argument("folder", default="mla-demo", type=click.Path(path_type=Path, file_okay=False), metavar="[DIR]")
+@click.argument("folder", default="mla-demo", type=GivenPath(file_okay=False), metavar="[DIR]")
 def command(folder: Path) -> int:
     """Make a small data set in DIR (default: mla-demo), convert it, and read patches from it.
 

@@ -9,6 +9,7 @@ import click
 
 from mlarray.formats.registry import format_named, open_source
 from mlarray.sources.base import Source
+from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import amount, by, fields, plain
 from mlarray_convert.plan import CHUNK_FORMATS
 from mlarray_convert.report import json_lines
@@ -21,7 +22,7 @@ _REGIONS = {
 
 
 @click.command(short_help="Show what the header of an image says.")
-@click.argument("path", type=click.Path(path_type=Path), metavar="PATH")
+@click.argument("path", type=GivenPath(), metavar="PATH")
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
 def command(path: Path, *, as_json: bool) -> int:
     """Show what the header of an image says: shape, type, axes, place in the world, how it is stored."""

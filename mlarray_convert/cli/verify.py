@@ -8,14 +8,15 @@ import click
 
 from mlarray.errors import UsageError
 from mlarray.formats.registry import format_of_name
+from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ByteBar, plain
 from mlarray_convert.report import ExitCode, json_lines
 from mlarray_convert.verify import FileCheck, check_against, check_file
 
 
 @click.command(short_help="Check files by their checksums, or against their source.")
-@click.argument("paths", nargs=-1, required=True, type=click.Path(path_type=Path), metavar="PATH...")
-@click.option("--against", type=click.Path(path_type=Path), metavar="SOURCE", help="Compare one file with its source.")
+@click.argument("paths", nargs=-1, required=True, type=GivenPath(), metavar="PATH...")
+@click.option("--against", type=GivenPath(), metavar="SOURCE", help="Compare one file with its source.")
 @click.option("--json", "as_json", is_flag=True, help="Write one line of JSON per file.")
 def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> int:
     """Check files by their checksums, or against their source.

@@ -88,3 +88,15 @@ def test_an_axis_of_one_voxel_may_be_missing_on_one_side() -> None:
 @pytest.mark.parametrize("affine", [moved(0, 3, 12), moved(2, 0, 0.5), moved(0, 1, 0.4)])
 def test_grids_that_differ_have_no_map(affine: np.ndarray) -> None:
     assert axis_map(spec(), spec(affine)) is None
+
+
+@pytest.mark.parametrize("extents", [(2, 3), (2, 2)])
+def test_time_is_matched_with_time_whichever_of_time_and_channels_comes_first(extents: tuple[int, int]) -> None:
+    times, channels = extents
+    first = ArraySpec((times, channels, 4, 5), np.dtype("int16"), parse_axes("tcyx"))
+    second = ArraySpec((channels, times, 4, 5), np.dtype("int16"), parse_axes("ctyx"))
+    mapped = axis_map(first, second)
+    assert mapped is not None
+    values = np.arange(first.size).reshape(first.shape)
+    np.testing.assert_array_equal(mapped.back(values.transpose(1, 0, 2, 3)), values)
+    assert mapped.region(Region((1, 0, 0, 0), (2, 2, 4, 5)), second.shape) == Region((0, 1, 0, 0), (2, 2, 4, 5))
