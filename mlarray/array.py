@@ -41,7 +41,7 @@ from mlarray.storage.contents import (
     stored_metadata,
 )
 from mlarray.storage.memory import ArrayStore
-from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageOptions
+from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageKwargs, StorageOptions
 from mlarray.storage.publish import PendingFile
 from mlarray.storage.session import WriteSession
 from mlarray.voxel_view import VoxelView
@@ -123,14 +123,15 @@ class MLArray(VoxelView, SpatialView, Constructors):
             "affine": affine,
             "axis_labels": axis_labels,
         }
-        options = StorageOptions(
-            patch_size=patch_size,
-            chunk_size=chunk_size,
-            block_size=block_size,
-            cparams=cparams,
-            dparams=dparams,
+        storage: StorageKwargs = {
+            "patch_size": patch_size,
+            "chunk_size": chunk_size,
+            "block_size": block_size,
+            "cparams": cparams,
+            "dparams": dparams,
             **limits,
-        )
+        }
+        options = StorageOptions.from_keywords(storage, others=(*stated, "meta", "copy", "compressed", "axes"))
         if isinstance(array, (str, Path)):
             given = [
                 name
@@ -232,6 +233,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
             Metadata that is not valid; lists all problems, and nothing is written.
         """
         target = target_path(filepath)
+        if self.meta is None:
+            raise UsageError("This array is closed; there is nothing to save.", hint="Save it first, or open it again.")
         records = array_records(self.meta, self._axes_record)
         pending = PendingFile(target)
         try:

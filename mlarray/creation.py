@@ -98,7 +98,10 @@ class Constructors:
         if mmap_mode not in ("r", "r+", "c", None):
             raise UsageError(f"mmap_mode must be 'r', 'r+', 'c' or None, got {mmap_mode!r}.")
         if mode not in ("r", "a"):
-            raise UsageError(f"mode must be 'r' or 'a', got {mode!r}.", hint="Files are created with MLArray.create.")
+            raise UsageError(
+                f"mode must be 'r' or 'a', got {mode!r}.",
+                hint="mmap_mode='r+' opens for writing; MLArray.create makes files.",
+            )
         return cls._opened(_existing(filepath), mode, mmap_mode, dparams)
 
     @classmethod
@@ -158,7 +161,7 @@ class Constructors:
         if mmap_mode not in ("w+", None):
             raise UsageError(f"mmap_mode must be 'w+' or None to create a file, got {mmap_mode!r}.")
         spec = _spec(_shape(shape), np.dtype(dtype), axes)
-        return cls._allocated(target_path(filepath), spec, StorageOptions(**storage), meta, mmap_mode)
+        return cls._allocated(target_path(filepath), spec, StorageOptions.from_keywords(storage), meta, mmap_mode)
 
     @classmethod
     def from_source(
@@ -179,7 +182,7 @@ class Constructors:
         compressed, **storage
             As for :meth:`asarray`.
         """
-        return cls._filled(source, StorageOptions(**storage), meta, compressed=compressed)
+        return cls._filled(source, StorageOptions.from_keywords(storage), meta, compressed=compressed)
 
     @classmethod
     def asarray(
@@ -208,7 +211,7 @@ class Constructors:
         """
         values = numeric(array)
         source = ArraySource(values, _spec(values.shape, values.dtype, axes))
-        return cls._filled(source, StorageOptions(**storage), meta, compressed=compressed)
+        return cls._filled(source, StorageOptions.from_keywords(storage), meta, compressed=compressed)
 
     @classmethod
     def empty(
@@ -280,7 +283,7 @@ class Constructors:
             target.fill(fill_value)
 
         source = GeneratedSource(_spec(_shape(shape), kind, axes), fill)
-        return cls._filled(source, StorageOptions(**storage), meta, compressed=compressed, sampled=False)
+        return cls._filled(source, StorageOptions.from_keywords(storage), meta, compressed=compressed, sampled=False)
 
     @classmethod
     def arange(

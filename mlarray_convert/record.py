@@ -99,7 +99,7 @@ def why_stale(record: Mapping[str, object], case: Case, request: Request, files:
         The reason; None when the output is up to date.
     """
     if record.get("settings") != settings_of(case, request):
-        return "the settings are others"
+        return "other settings than before"
     stored = record.get("sources")
     present = [identity(path) for path in files]
     if not isinstance(stored, list) or len(stored) != len(present):

@@ -30,6 +30,7 @@ from mlarray.formats.nifti_header import (
     is_nifti,
     qform_matrix,
 )
+from mlarray.formats.table import FORMATS
 from mlarray.geometry import ALL_PARTS, POSITION_ATOL_MM, Geometry
 from mlarray.sources.base import Note, SourceInfo
 from mlarray.sources.raw import RawLayout
@@ -113,7 +114,7 @@ def lay_out(spec: ArraySpec, info: SourceInfo) -> NiftiLayout:
     affine, zooms, is_sheared = _affine(spec, places, header, notes)
     _note_axes(spec, places, colours, intent, notes)
     if info.header and not header:
-        notes.append(Note("header-dropped", f"Header fields of {info.format or 'the source'} have no place in NIfTI."))
+        notes.append(Note("header-dropped", f"Header fields of {_header_of(info)} have no place in NIfTI."))
     return NiftiLayout(
         dims=tuple(dims),
         layout=RawLayout(tuple(spec.shape[axis] for axis in order), stored, order),
@@ -222,6 +223,13 @@ def _outer_places(spec: ArraySpec, colours: int | None, header: Mapping[str, obj
             places[axis] = number
     free = [number for number in (5, 6, 7, 4) if number not in places.values()]
     return places | dict(zip([i for i in rest if i not in places], free, strict=False))
+
+
+def _header_of(info: SourceInfo) -> str:
+    """Return which format the header fields of a source are of; a container holds those of another."""
+    meta = cast("Any", info.meta)
+    kind = info.format if meta is None else meta._image_meta_format.image_meta_format
+    return next((row.title for row in FORMATS if row.name == kind), kind or "no known format")
 
 
 def _intent(dims: Sequence[int], header: Mapping[str, object]) -> int:

@@ -17,6 +17,7 @@ from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
 
 MAGIC_BYTES = 512
+_DICOM_MAGIC, _DICOM_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
     (2, b"b2frame\x00", "mla"),
@@ -99,6 +100,13 @@ def format_of(path: Path) -> Format:
         for offset, magic, name in _MAGIC:
             if head[offset : offset + len(magic)] == magic:
                 return format_named(name)
+        if head[_DICOM_AT:].startswith(_DICOM_MAGIC):
+            raise UnknownFormatError(
+                f"{path} is a DICOM file, which cannot be read.",
+                hint="Make NIfTI files of the series with dcm2niix first.",
+            )
+    if path.is_dir():
+        raise UnknownFormatError(f"{path} is a folder, not an image.", hint="`mla convert` takes folders.")
     raise UnknownFormatError(
         f"{path} is of no format that can be read.", hint="`mla formats` lists those that can; check the file's suffix."
     )

@@ -274,13 +274,13 @@ def spatial_problems(spatial: Fields, *, ndim: int | None = None, spatial_ndim: 
         )
     problems: Problems = []
     for field, expected, what in (
-        ("shape", ndim, "axes"),
-        ("axis_labels", ndim, "axes"),
-        ("axis_units", ndim, "axes"),
-        ("spacing", spatial_ndim, "spatial axes"),
-        ("origin", spatial_ndim, "spatial axes"),
-        ("direction", spatial_ndim, "spatial axes"),
-        ("affine", None if spatial_ndim is None else spatial_ndim + 1, "spatial axes and 1"),
+        ("shape", ndim, "axis"),
+        ("axis_labels", ndim, "axis"),
+        ("axis_units", ndim, "axis"),
+        ("spacing", spatial_ndim, "spatial axis"),
+        ("origin", spatial_ndim, "spatial axis"),
+        ("direction", spatial_ndim, "spatial axis"),
+        ("affine", None if spatial_ndim is None else spatial_ndim + 1, "spatial axis and 1 more"),
     ):
         given = _length(spatial.get(field))
         if given is not None and expected is not None and given != expected:

@@ -12,7 +12,7 @@ from mlarray.layout import Layout, stored_layout
 from mlarray.sources.base import NDArray
 from mlarray.spec import ArraySpec
 from mlarray.storage.blosc import BloscStore, MapMode, create_store, params_as_record
-from mlarray.storage.filters import NO_DATA, FilterChoice, choose_filter
+from mlarray.storage.filters import NO_DATA, ONE_BYTE, FilterChoice, choose_filter
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, StorageOptions
 
 LAYOUT_RECORD = "mla_layout"
@@ -65,7 +65,8 @@ def allocate(
     layout : Layout, optional
         Chosen already; default: what the options ask for.
     sample : ndarray, optional
-        Voxels to choose the filter by, see :func:`mlarray.storage.filters.sample_region`; default: SHUFFLE.
+        Voxels to choose the filter by, see :func:`mlarray.storage.filters.sample_region`; default: SHUFFLE,
+        or none for one-byte values.
     place : str
         Where the sample comes from.
     threads : int
@@ -81,7 +82,8 @@ def allocate(
     dtype = spec.dtype.newbyteorder("=")
     choice = None
     if options.cparams is None:
-        choice = NO_DATA if sample is None else choose_filter(sample, layout, threads=threads, place=place)
+        without = ONE_BYTE if dtype.itemsize == 1 else NO_DATA
+        choice = without if sample is None else choose_filter(sample, layout, threads=threads, place=place)
     store = create_store(
         spec.shape,
         dtype,

@@ -42,6 +42,7 @@ class FilterChoice:
 
 
 NO_DATA = FilterChoice(shuffle=True, reason="SHUFFLE, blosc2's default: there was no data to try.")
+ONE_BYTE = FilterChoice(shuffle=False, reason="No filter: SHUFFLE does nothing for one-byte values.")
 
 
 def sample_region(shape: tuple[int, ...], chunks: tuple[int, ...] | None) -> Region:
@@ -73,7 +74,7 @@ def choose_filter(sample: NDArray, layout: Layout, *, threads: int, place: str =
     if sample.size == 0:
         return NO_DATA
     if sample.dtype.itemsize == 1:
-        return FilterChoice(shuffle=False, reason="No filter: SHUFFLE does nothing for one-byte values.")
+        return ONE_BYTE
     part = _quarter(sample, layout.blocks)
     if part is not None:
         plain, shuffled = _sizes(part, layout, threads)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
+from difflib import get_close_matches
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from mlarray.errors import UsageError
@@ -66,6 +67,23 @@ class StorageOptions:
     block_limit_bytes: int = BLOCK_LIMIT_BYTES
     chunk_limit_bytes: int = CHUNK_LIMIT_BYTES
     chunk_patch_factor: float = CHUNK_PATCH_FACTOR
+
+    @classmethod
+    def from_keywords(cls, keywords: StorageKwargs, *, others: Sequence[str] = ()) -> StorageOptions:
+        """Build options from what a caller of :class:`~mlarray.array.MLArray` gave beside the keywords ``others``.
+
+        Raises
+        ------
+        TypeError
+            For a keyword that is none, as Python raises it, with the name that may have been meant.
+        """
+        known = [field.name for field in fields(cls)]
+        unknown = next((name for name in keywords if name not in known), None)
+        if unknown is not None:
+            near = get_close_matches(unknown, [*others, *known], n=1)
+            hint = f". Did you mean {near[0]!r}?" if near else ""
+            raise TypeError(f"MLArray got an unexpected keyword argument {unknown!r}{hint}")
+        return cls(**keywords)
 
     @classmethod
     def from_mapping(cls, arguments: Mapping[str, Any]) -> StorageOptions:

@@ -56,16 +56,21 @@ def _show_version(ctx: click.Context, option: click.Parameter, value: bool) -> N
         ctx.exit()
 
 
-@click.group(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(cls=LazyGroup, invoke_without_command=True, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version", is_flag=True, expose_value=False, is_eager=True, callback=_show_version, help="Show the version."
 )
 @click.option("-v", "--verbose", is_flag=True, expose_value=False, help="Show the traceback of an unexpected error.")
-def group() -> None:
+@click.pass_context
+def group(context: click.Context) -> int:
     """Store medical images for training: fast patches, no loss, geometry kept.
 
     Start with `mla demo`, or with `mla convert DATASET/`, which writes DATASET_mla/ beside it.
     """
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help(), err=True)
+        return _USAGE
+    return 0
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

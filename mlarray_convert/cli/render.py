@@ -6,6 +6,8 @@ Colour and the progress bar appear on a terminal only; a log file gets plain lin
 
 from __future__ import annotations
 
+import io
+import os
 import sys
 import time
 import unicodedata
@@ -16,6 +18,7 @@ import click
 
 if TYPE_CHECKING:
     from mlarray_convert.batch import Event, Found
+    from mlarray_convert.discovery import Case
     from mlarray_convert.plan import CasePlan
     from mlarray_convert.report import Report
     from mlarray_convert.run import Outcome
@@ -60,6 +63,17 @@ def amount(count: float) -> str:
             return f"{count:.0f} B" if unit == "B" else f"{count:.1f} {unit}"
         count /= 1000
     return f"{count:.1f} TB"
+
+
+def number(count: int, what: str) -> str:
+    """Return a count with its noun.
+
+    Examples
+    --------
+    >>> number(1, "case"), number(2, "case")
+    ('1 case', '2 cases')
+    """
+    return f"{count} {what}{'' if count == 1 else 's'}"
 
 
 def by(extents: Iterable[object]) -> str:
@@ -110,12 +124,14 @@ class ConvertView:
         self._quiet = quiet
         self._verbose = verbose
         self._dry_run = dry_run
-        self._stream = stream if stream is not None else sys.stderr
+        self._stream: TextIO = stream or sys.stderr or io.StringIO()  # a process may be started without standard error
         self._bar: Any = None
         self._sizes: tuple[int, ...] = ()
+        self._others = 0
         self._counted: dict[int, int] = {}
         self._done = 0
-        self._warned: dict[str, int] = {}
+        self._warned: set[str] = set()
+        self._shown: set[str] = set()
         self._waiting: dict[int, Outcome] = {}
 
     def __call__(self, event: Event) -> None:
@@ -149,17 +165,19 @@ class ConvertView:
         self.close()
         hidden = len(self._warned) - _SHOWN_WARNINGS
         if hidden > 0 and not self._verbose and not self._quiet:
-            self._line(f"{hidden} more warnings are not shown; -v shows them, --json has all.")
+            self._line(f"Not shown: {number(hidden, 'more warning')}. -v shows them, --json has all.")
         if self._quiet and report.outcomes and not report.failed:
             return
         for outcome in report.failed:
-            self._line(click.style("failed  ", fg="red", bold=True) + plain(f"{outcome.case.source}: {outcome.reason}"))
+            source = str(outcome.case.source)
+            told = outcome.reason if outcome.reason.startswith(source) else f"{source}: {outcome.reason}"
+            self._line(click.style("failed  ", fg="red", bold=True) + plain(told))
             if outcome.trace and self._verbose:
                 self._line(plain(outcome.trace.rstrip(), keep="\n\t"))
             elif outcome.trace:
                 self._line("        Run again with -v for the traceback.")
         if not report.outcomes and not report.interrupted:
-            self._line("There is nothing to convert; `mla formats` lists what can be read.")
+            self._line(_nothing(self._others))
             return
         written = [o for o in report.outcomes if o.status in (Status.OK, Status.WARNED)]
         sizes = f"{amount(sum(o.bytes_in for o in written))} in, {amount(sum(o.bytes_out for o in written))} out"
@@ -175,16 +193,20 @@ class ConvertView:
 
     def _found(self, event: Found) -> None:
         self._sizes = event.sizes
+        self._others = event.discovery.others
         found, share = event.discovery, event.share
         if self._quiet or not found.cases:
             return
         total = sum(self._sizes)
         self._line(
-            f"{len(found.cases)} cases, {amount(total)}; {share.workers} workers, {share.threads} threads each, "
+            f"{number(len(found.cases), 'case')}, {amount(total)}{plain(_destination(found.cases))}; "
+            f"{number(share.workers, 'worker')}, {number(share.threads, 'thread')} each, "
             f"at most {amount(share.memory_bytes)} each."
         )
         if self._verbose:
-            self._line(f"Available: {share.reason}. Ignored: {found.junk} junk files, {found.others} others.")
+            self._line(
+                f"Available: {share.reason}. Ignored: {number(found.junk, 'junk file')}, {number(found.others, 'other')}."
+            )
         for path in event.removed:
             self._line(plain(f"Removed {path}, left by an interrupted run."))
         for remark in found.remarks:
@@ -200,7 +222,7 @@ class ConvertView:
                 leave=False,
                 dynamic_ncols=True,
                 bar_format=_BAR,
-                desc=f"0/{len(found.cases)} cases",
+                desc=f"0/{number(len(found.cases), 'case')}",
             )
 
     def _advance(self, index: int, share: float) -> None:
@@ -213,13 +235,15 @@ class ConvertView:
         self._done += 1
         self._advance(index, 1.0)
         if self._bar is not None:
-            self._bar.set_description_str(f"{self._done}/{len(self._sizes)} cases")
+            self._bar.set_description_str(f"{self._done}/{number(len(self._sizes), 'case')}")
         if self._quiet:
             return
         status = outcome.status.value
         word = "plan" if status == "ok" and self._dry_run else status
         head = f"[{self._done}/{len(self._sizes)}] {click.style(word.ljust(7), fg=_COLOURS[status])} "
-        self._line(head + plain(f"{outcome.case.name}{_detail(outcome, dry_run=self._dry_run)}"))
+        again = outcome.warnings and not self._verbose and self._shown.issuperset(outcome.warnings)
+        detail = _detail(outcome, dry_run=self._dry_run) + ("  (warnings as above)" if again else "")
+        self._line(head + plain(f"{outcome.case.name}{detail}"))
         if outcome.plan is not None:
             self._line(_plan_text(outcome.plan))
         for warning in outcome.warnings:
@@ -228,9 +252,10 @@ class ConvertView:
             self._line("        " + click.style("note: ", dim=True) + plain(note))
 
     def _warn(self, warning: str) -> None:
-        self._warned[warning] = self._warned.get(warning, 0) + 1
-        first = self._warned[warning] == 1 and len(self._warned) <= _SHOWN_WARNINGS
+        first = warning not in self._warned and len(self._warned) < _SHOWN_WARNINGS
+        self._warned.add(warning)
         if first or self._verbose:
+            self._shown.add(warning)
             self._line("        " + click.style("warning: ", fg="yellow") + plain(warning))
 
     def _line(self, text: str) -> None:
@@ -240,6 +265,8 @@ class ConvertView:
             return
         try:
             print(shown, file=self._stream, flush=True)
+        except OSError:  # nobody can read it any more, or its disk is full: hours of work do not end for that
+            self._stream = io.StringIO()
         except UnicodeEncodeError:  # a terminal that cannot show the name of a file
             encoding = self._stream.encoding or "ascii"
             print(shown.encode(encoding, "backslashreplace").decode(encoding), file=self._stream, flush=True)
@@ -279,6 +306,27 @@ class ByteBar:
             self._bar.update(count)
 
 
+def _nothing(others: int) -> str:
+    if not others:
+        return "There is nothing to convert: no image was found."
+    files = "the one file that was found is" if others == 1 else f"the {others} files that were found are"
+    return (
+        f"There is nothing to convert: {files} of no format that can be read (`mla formats` lists those; DICOM needs "
+        "dcm2niix first), or in the target format already."
+    )
+
+
+def _destination(cases: Sequence[Case]) -> str:
+    """Return where the outputs go, as the end of a sentence, or nothing where there is no one place."""
+    if len(cases) == 1:
+        return f", to {cases[0].output}"
+    try:
+        place = os.path.commonpath([case.output.parent for case in cases])
+    except ValueError:  # absolute and relative paths, or several drives
+        return ""
+    return f", to {place}{os.sep}" if place.rstrip(os.sep) else ""
+
+
 def _detail(outcome: Outcome, *, dry_run: bool) -> str:
     if outcome.status.value == "failed":
         return ""
@@ -310,7 +358,7 @@ def _plan_text(plan: CasePlan) -> str:
         rows.append(("spacing", "unknown"))
     if plan.layout is not None:
         rows.append(("layout", plan.layout.reason))
-    tile = f"{len(plan.tiles)} tiles of {by(plan.tiles.tile)} ({plan.tiles.reason})"
+    tile = f"{number(len(plan.tiles), 'tile')} of {by(plan.tiles.tile)} ({plan.tiles.reason})"
     if plan.spool:
         tile += ", decoded into a temporary file first"
     rows += [

@@ -57,6 +57,18 @@ def test_info_of_something_else_is_one_clear_line(tmp_path: Path, capsys: pytest
     assert all(line.startswith("Error: ") for line in lines)
 
 
+def test_info_of_a_folder_and_of_dicom_says_what_to_do(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    (tmp_path / "CT.1.2.840").write_bytes(bytes(128) + b"DICM" + bytes(100))
+    assert run(["info", str(tmp_path)]) == ExitCode.SOME_FAILED
+    assert run(["info", str(tmp_path / "CT.1.2.840")]) == ExitCode.SOME_FAILED
+    folder, dicom = capsys.readouterr().err.splitlines()
+    assert folder == f"Error: {tmp_path} is a folder, not an image. `mla convert` takes folders."
+    assert dicom == (
+        f"Error: {tmp_path / 'CT.1.2.840'} is a DICOM file, which cannot be read. "
+        "Make NIfTI files of the series with dcm2niix first."
+    )
+
+
 def test_info_works_for_every_format_that_can_be_written(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write_nifti(tmp_path / "d" / "a.nii", ramp())
     for row in FORMATS:
@@ -192,6 +204,15 @@ def test_the_demo_leaves_a_folder_of_others_alone(tmp_path: Path, capsys: pytest
 def test_the_version_is_that_of_the_package(capsys: pytest.CaptureFixture) -> None:
     assert run(["--version"]) == 0
     assert capsys.readouterr().out == f"mla {mlarray.__version__}\n"
+
+
+def test_without_a_command_the_help_is_shown_as_with_help(capsys: pytest.CaptureFixture) -> None:
+    assert run(["--help"]) == 0
+    asked = capsys.readouterr().out
+    assert run([]) == ExitCode.USAGE
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err == asked
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:

@@ -117,7 +117,7 @@ def test_a_changed_source_other_settings_and_a_broken_output_are_made_again(data
     assert reasons[2] == "up to date"
     with MLArray.open(data.with_name("data_mla") / "a.mla") as array:
         np.testing.assert_array_equal(array.to_numpy(), ramp().T + 1)
-    assert statuses(convert(data, patch_size=3)) == [("ok", "converted again: the settings are others")] * 3
+    assert statuses(convert(data, patch_size=3)) == [("ok", "converted again: other settings than before")] * 3
 
 
 def test_a_file_of_another_program_is_not_replaced_unasked(data: Path) -> None:

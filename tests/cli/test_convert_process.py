@@ -13,12 +13,13 @@ import termios
 import time
 from pathlib import Path
 
+import nibabel as nib
 import numpy as np
 import psutil
 import pytest
 
 from mlarray import MLArray
-from tests.cli.samples import MLA, ROOT, files_below, mla, ramp, write_nifti
+from tests.cli.samples import AFFINE, MLA, ROOT, files_below, mla, ramp, write_nifti
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="signals, /proc and limits of Linux")
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT)}
@@ -122,9 +123,49 @@ def test_a_terminal_gets_a_bar_of_cases_and_bytes(tmp_path: Path) -> None:
     os.close(ours)
     assert process.wait(timeout=60) == 0
     text = shown.decode()
-    assert "0/1 cases" in text
+    assert "0/1 case " in text
     assert "\r" in text
     assert "1 converted" in text
+
+
+def test_the_first_line_says_where_the_outputs_go(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "d" / "a.nii", ramp())
+    one = mla("convert", tmp_path / "d" / "a.nii").stderr.splitlines()[0]
+    assert f", to {tmp_path / 'd' / 'a.mla'}; " in one
+    write_nifti(tmp_path / "d" / "inner" / "b.nii", ramp())
+    both = mla("convert", tmp_path / "d").stderr.splitlines()[0]
+    assert both.startswith("2 cases, ")
+    assert f", to {tmp_path / 'd_mla'}/; " in both
+
+
+def test_a_case_whose_warning_was_shown_before_says_so(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        image = nib.Nifti1Image(ramp(), AFFINE)
+        image.header.set_qform(np.diag([9.0, 9.0, 9.0, 1.0]), code=1)
+        (tmp_path / "d").mkdir(exist_ok=True)
+        nib.save(image, tmp_path / "d" / f"{name}.nii")
+    shown = mla("convert", tmp_path / "d", "--workers", "1").stderr
+    assert shown.count("warning: sform and qform") == 1
+    assert [line.endswith("(warnings as above)") for line in shown.splitlines() if " warned " in line] == [False, True]
+    told = mla("convert", tmp_path / "d", "--workers", "1", "--if-exists", "overwrite", "-v").stderr
+    assert told.count("warning: sform and qform") == 2
+    assert "as above" not in told
+
+
+def test_a_failure_names_its_file_once(tmp_path: Path) -> None:
+    (tmp_path / "a.mgz").write_bytes(b"no image")
+    (last,) = [line for line in mla("convert", tmp_path / "a.mgz").stderr.splitlines() if line.startswith("failed")]
+    assert last.count(str(tmp_path / "a.mgz")) == 1
+
+
+def test_nothing_to_convert_says_what_was_found(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    assert "no image was found" in mla("convert", tmp_path / "d").stderr
+    for index in range(3):
+        (tmp_path / "d" / f"CT.1.2.{index}").write_bytes(bytes(200))
+    shown = mla("convert", tmp_path / "d").stderr
+    assert "the 3 files that were found are of no format that can be read" in shown
+    assert "DICOM" in shown
 
 
 def test_a_log_does_not_flood_and_quiet_says_nothing(tmp_path: Path) -> None:
@@ -167,8 +208,8 @@ def test_one_processor_means_one_worker_with_one_thread(tmp_path: Path) -> None:
     for i in range(3):
         write_nifti(tmp_path / "d" / f"{i}.nii", ramp())
     done = mla("convert", tmp_path / "d", before=("taskset", "-c", "0"))
-    assert "1 workers, 1 threads each" in done.stderr
-    assert "1 workers, 1 threads each" in mla("convert", tmp_path / "d", SLURM_CPUS_PER_TASK="1").stderr
+    assert "1 worker, 1 thread each" in done.stderr
+    assert "1 worker, 1 thread each" in mla("convert", tmp_path / "d", SLURM_CPUS_PER_TASK="1").stderr
 
 
 @pytest.mark.slow

@@ -17,6 +17,7 @@ from mlarray.axes import Axis, parse_axes
 from mlarray.errors import DTypeError, UsageError
 from mlarray.formats.nifti import losses, open_sink, open_source
 from mlarray.geometry import Geometry
+from mlarray.metadata import Meta, MetaImageFormat
 from mlarray.region import Region
 from mlarray.sources.base import Access, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
@@ -234,6 +235,16 @@ def test_hostile_header_values_are_left_out(tmp_path: Path) -> None:
 
 def test_headers_of_other_formats_are_a_noted_loss() -> None:
     assert noted(ZYX, SourceInfo(format="nrrd", header={"space": "lps"})) == {"header-dropped"}
+
+
+@pytest.mark.parametrize(("kind", "named"), [("nrrd", "NRRD"), ("metaimage", "MetaImage"), (None, "no known format")])
+def test_the_note_of_a_dropped_header_names_the_format_of_the_header_not_of_its_container(
+    kind: str | None, named: str
+) -> None:
+    meta = Meta(source={"space": "lps"}, _image_meta_format=MetaImageFormat(kind))
+    info = SourceInfo(format="mla", header={"space": "lps"}, meta=meta)
+    (note,) = [note for note in losses(ZYX, info) if note.code == "header-dropped"]
+    assert note.message == f"Header fields of {named} have no place in NIfTI."
 
 
 def test_segmentations_are_marked_as_labels(tmp_path: Path) -> None:

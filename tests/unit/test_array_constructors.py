@@ -228,3 +228,20 @@ def test_the_layout_for_a_patch_can_be_asked_for() -> None:
     )
     assert np.prod(blocks) * 4 <= 32768 * 0.8
     assert np.prod(chunks) * 4 <= 1441792 * 0.8
+
+
+@pytest.mark.parametrize(
+    ("call", "meant"),
+    [
+        (partial(MLArray, np.zeros(3), spaceing=(1,)), "spacing"),
+        (partial(MLArray, np.zeros(3), patchsize=3), "patch_size"),
+        (partial(MLArray.zeros, 3, "u1", chunksize=3), "chunk_size"),
+        (partial(MLArray.create, "never.mla", 3, "u1", block_sizes=3), "block_size"),
+    ],
+)
+def test_a_mistyped_keyword_is_named_with_the_one_that_may_be_meant(call: partial, meant: str) -> None:
+    (wrong,) = set(call.keywords)
+    with pytest.raises(
+        TypeError, match=f"^MLArray got an unexpected keyword argument '{wrong}'. Did you mean '{meant}'"
+    ):
+        call()

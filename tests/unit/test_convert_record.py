@@ -46,7 +46,7 @@ def test_speed_settings_do_not_make_an_output_stale(source: Path) -> None:
 @pytest.mark.parametrize("options", [{"patch_size": 64}, {"to": "b2nd"}, {"storage": {"block_limit_bytes": 4096}}])
 def test_settings_that_shape_the_file_make_it_stale(source: Path, options: dict[str, object]) -> None:
     case, request = setting(source, **options)
-    assert why_stale(stored(source), case, request, [source]) == "the settings are others"
+    assert why_stale(stored(source), case, request, [source]) == "other settings than before"
 
 
 def test_a_changed_source_is_seen_even_with_its_old_time(source: Path) -> None:

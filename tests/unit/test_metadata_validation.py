@@ -60,27 +60,27 @@ def test_all_problems_are_raised_as_one_error() -> None:
         (
             spatial(spacing=[1, 1]),
             {"ndim": 3},
-            "meta.spatial.spacing has 2 entries, 3 were expected (one per spatial axes)",
+            "meta.spatial.spacing has 2 entries, 3 were expected (one per spatial axis)",
         ),
         (
             spatial(spacing=[1, 1]),
             {"ndim": 4, "spatial_ndim": 3},
-            "meta.spatial.spacing has 2 entries, 3 were expected (one per spatial axes)",
+            "meta.spatial.spacing has 2 entries, 3 were expected (one per spatial axis)",
         ),
         (
             spatial(affine=np.eye(3)),
             {"ndim": 3},
-            "meta.spatial.affine has 3 rows, 4 were expected (one per spatial axes and 1)",
+            "meta.spatial.affine has 3 rows, 4 were expected (one per spatial axis and 1 more)",
         ),
         (
             spatial(axis_labels=LABELS),
             {"shape": (4, 4, 4)},
-            "meta.spatial.axis_labels has 4 entries, 3 were expected (one per axes)",
+            "meta.spatial.axis_labels has 4 entries, 3 were expected (one per axis)",
         ),
         (
             spatial(axis_units=["mm"]),
             {"ndim": 3},
-            "meta.spatial.axis_units has 1 entries, 3 were expected (one per axes)",
+            "meta.spatial.axis_units has 1 entries, 3 were expected (one per axis)",
         ),
         (spatial(shape=[4, 5]), {"shape": (5, 4)}, "meta.spatial.shape is [4, 5], the array has shape [5, 4]"),
         (spatial(origin=[0.0, float("nan")]), {}, "meta.spatial.origin[1] is nan, a finite number was expected"),
@@ -152,4 +152,4 @@ def test_invalid_metadata_is_never_written() -> None:
 def test_labels_changed_in_place_are_counted_anew() -> None:
     meta = spatial(axis_labels=["spatial_y", "spatial_x"], spacing=[1, 1])
     meta.spatial.axis_labels[0] = "channel"
-    assert find_problems(meta) == ["meta.spatial.spacing has 2 entries, 1 were expected (one per spatial axes)"]
+    assert find_problems(meta) == ["meta.spatial.spacing has 2 entries, 1 were expected (one per spatial axis)"]

@@ -50,6 +50,12 @@ def test_without_voxels_shuffle_is_used() -> None:
     assert MLArray(np.zeros((0, 4), np.float32)).meta.blosc2.cparams["filters"] == [1]
 
 
+@pytest.mark.parametrize(("dtype", "filters"), [("uint8", [0]), ("bool", [0]), ("int16", [1])])
+def test_one_byte_values_use_no_filter_also_where_there_is_nothing_to_try(dtype: str, filters: list[int]) -> None:
+    with MLArray.zeros((8, 8, 8), dtype) as image:
+        assert image.meta.blosc2.cparams["filters"] == filters
+
+
 def test_the_sample_lies_in_the_centre_and_is_one_chunk() -> None:
     region = sample_region((100, 10, 7), (20, 16, 7))
     assert (region.start, region.stop) == ((40, 0, 0), (60, 10, 7))
