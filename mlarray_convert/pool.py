@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
@@ -24,6 +25,7 @@ from mlarray.errors import UsageError
 
 STOP_SECONDS = 2.0
 _REPORT_SECONDS = 0.1
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 # Numerical libraries start one thread per processor each unless told otherwise.
 _THREAD_VARIABLES = (
     "OMP_NUM_THREADS",
@@ -266,17 +268,37 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 def _born_deaf_to_interrupts() -> Iterator[None]:
     """Let a process that is started here not hear Ctrl-C while it imports: it would die with a traceback of its own.
 
-    A new process inherits which signals are blocked; an interrupt of this one is delivered when the block ends.
+    A new process inherits which signals are blocked. This one is not interrupted half way through the start either, which
+    would leave a worker without its orders: what arrives is dealt with when the block ends.
     """
-    if not hasattr(signal, "pthread_sigmask"):  # Windows
+    with _interrupts_held():
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            yield
+            return
+        resource_tracker.ensure_running()  # would end the block when it starts itself
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@contextlib.contextmanager
+def _interrupts_held() -> Iterator[None]:
+    """Keep back SIGINT and SIGTERM of this process and deliver them at the end."""
+    if threading.current_thread() is not threading.main_thread():  # signals do not arrive here
         yield
         return
-    resource_tracker.ensure_running()  # would end the block when it starts itself
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    held: list[int] = []
+    # Blocking them is not enough: any other thread, such as those of numpy's libraries, takes them for the main one.
+    before = [(number, signal.signal(number, lambda got, _: held.append(got))) for number in _INTERRUPTS]
     try:
         yield
     finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        for number, handler in before:
+            signal.signal(number, signal.SIG_DFL if handler is None else handler)
+        for arrived in held[:1]:
+            signal.raise_signal(arrived)
 
 
 @contextlib.contextmanager

@@ -308,7 +308,7 @@ def create_store(
             **sizes,
             **target,
         )
-    except (RuntimeError, ValueError) as error:
+    except (RuntimeError, ValueError, TypeError, OverflowError, AttributeError) as error:  # it checks little of what it gets
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"The folder {path.parent} does not exist.", hint="Create it first.") from error
         raise UsageError(
@@ -351,7 +351,7 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     how = {"mmap_mode": mmap_mode} if mmap_mode else {"mode": mode}
     try:
         array = blosc2.open(name, dparams=_dparams(dparams), **how)
-    except (RuntimeError, ValueError, TypeError, SyntaxError) as error:  # no dtype of numpy's
+    except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
         raise FormatError(
             f"{path} is damaged or was never finished: blosc2 cannot open it.",
             hint="Make it again from its source, or restore a copy.",

@@ -101,3 +101,11 @@ def test_a_time_series_of_several_channels_is_read_back_from_nifti_as_it_was(tmp
     done = mla("convert", "a.mla", "-o", "b.nii.gz", "--verify", "full", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert mla("verify", "b.nii.gz", "--against", "a.mla", cwd=tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize("redirection", ["2>&-", "2>/dev/full", ">&- 2>&- <&-"])
+def test_messages_that_cannot_be_shown_do_not_end_the_work(tmp_path: Path, redirection: str) -> None:
+    write_nifti(tmp_path / "d" / "a.nii", ramp())
+    shell = ("bash", "-c", f'exec "$@" {redirection}', "bash")
+    assert mla("convert", tmp_path / "d", before=shell).returncode == 0
+    assert files_below(tmp_path / "d_mla") == ["a.mla"]

@@ -171,3 +171,23 @@ def test_a_pipe_or_a_folder_in_the_place_of_an_image_is_refused_at_once(tmp_path
     (tmp_path / f"folder{suffix}").mkdir()
     with pytest.raises(FormatError):
         open_source(tmp_path / f"folder{suffix}")
+
+
+@pytest.mark.parametrize("cparams", ["x", {"codec": 999}, {"clevel": 99}, {"filters": [99]}, {"nthreads": 10**6}])
+def test_parameters_that_blosc2_cannot_take_are_wrong_use(cparams: object) -> None:
+    with pytest.raises(UsageError, match="Blosc2 cannot create an array"):
+        MLArray(np.zeros((3, 3)), cparams=cparams)  # type: ignore[arg-type]
+
+
+def test_a_shape_that_no_file_can_have_is_wrong_use(tmp_path: Path) -> None:
+    with pytest.raises(UsageError):
+        MLArray.create(tmp_path / "a.mla", (2**63,), "u1")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_closed_array_cannot_be_saved(tmp_path: Path) -> None:
+    array = MLArray(np.zeros((3, 3)))
+    array.close()
+    with pytest.raises(UsageError, match="closed"):
+        array.save(tmp_path / "a.mla")
+    assert list(tmp_path.iterdir()) == []
