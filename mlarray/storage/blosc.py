@@ -308,7 +308,13 @@ def create_store(
             **sizes,
             **target,
         )
-    except (RuntimeError, ValueError, TypeError, OverflowError, AttributeError) as error:  # it checks little of what it gets
+    except (
+        RuntimeError,
+        ValueError,
+        TypeError,
+        OverflowError,
+        AttributeError,
+    ) as error:  # it checks little of what it gets
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"The folder {path.parent} does not exist.", hint="Create it first.") from error
         raise UsageError(
