@@ -213,6 +213,7 @@ def test_without_a_command_the_help_is_shown_as_with_help(capsys: pytest.Capture
     shown = capsys.readouterr()
     assert shown.out == ""
     assert shown.err == asked
+    assert asked.startswith("Usage: mla [OPTIONS] COMMAND [ARGS]...\n")
 
 
 def test_a_command_that_does_not_exist_is_a_usage_error(capsys: pytest.CaptureFixture) -> None:
