@@ -20,6 +20,7 @@ _HOMES = {
     "Layout": "mlarray.layout",
     "Region": "mlarray.region",
     "open_source": "mlarray.formats.registry",
+    **dict.fromkeys(("get_read_ahead", "read_ahead_status", "set_read_ahead"), "mlarray.storage.readahead"),
     **dict.fromkeys(
         (
             "AxisLabel",
@@ -63,8 +64,11 @@ __all__ = [
     "MetaVersion",
     "Region",
     "__version__",
+    "get_read_ahead",
     "is_serializable",
     "open_source",
+    "read_ahead_status",
+    "set_read_ahead",
 ]
 
 if TYPE_CHECKING:
@@ -92,6 +96,7 @@ if TYPE_CHECKING:
     )
     from mlarray.region import Region
     from mlarray.spec import ArraySpec
+    from mlarray.storage.readahead import get_read_ahead, read_ahead_status, set_read_ahead
 
 
 def __getattr__(name: str) -> Any:

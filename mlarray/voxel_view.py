@@ -5,7 +5,7 @@ Indexing is where numpy's dialect becomes regions; ``mlarray/indexing.py`` trans
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -47,6 +47,19 @@ class VoxelView:
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, written into ``out`` where it is given."""
         return self._array().read(region, out)
+
+    def prefetch(self, regions: Iterable[Region]) -> None:
+        """Announce reads to come, without waiting, so that storage works while the caller computes.
+
+        Parameters
+        ----------
+        regions : iterable of Region
+            What will be read soon. Nothing happens for an array in memory, in a writable file, or where the system offers no
+            such call (see :func:`mlarray.read_ahead_status`).
+        """
+        store = self._array()
+        if isinstance(store, BloscStore):
+            store.prefetch(regions)
 
     def __getitem__(self, key: Any) -> Any:
         store = self._array()

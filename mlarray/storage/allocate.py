@@ -11,9 +11,15 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import Layout, stored_layout
 from mlarray.sources.base import NDArray
 from mlarray.spec import ArraySpec
-from mlarray.storage.blosc import BloscStore, MapMode, create_store, params_as_record
+from mlarray.storage.blosc import BloscStore, MapMode, create_store
 from mlarray.storage.filters import NO_DATA, ONE_BYTE, FilterChoice, choose_filter
-from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, StorageOptions
+from mlarray.storage.options import (
+    COMPRESSION_LEVEL,
+    COMPRESSION_THREADS,
+    DECOMPRESSION_THREADS,
+    StorageOptions,
+    params_as_record,
+)
 
 LAYOUT_RECORD = "mla_layout"
 _LZ4HC = 2

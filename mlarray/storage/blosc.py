@@ -9,8 +9,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from functools import cache
@@ -23,8 +22,10 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.frame import FrameSizes, plain_value, read_header, refuse_contradictions
+from mlarray.storage.frame import FrameSizes, plain_value, read_header, refuse_contradictions, usable_name
+from mlarray.storage.gather import ChunkGatherer
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
+from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
 _PROCESS = os.getpid()
@@ -62,6 +63,8 @@ class BloscStore:
         self.mmap_mode = mmap_mode
         self.writable = writable
         self._process = os.getpid()
+        self._gatherer: ChunkGatherer | None = None
+        self._ahead: FileReadAhead | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
 
@@ -110,12 +113,17 @@ class BloscStore:
             )
         if os.getpid() != self._process:
             self._adopt()
+        if self._gatherer is not None:
+            self._gatherer.flush(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
         block = out if direct else np.empty(region.shape, self.dtype)
+        faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
         try:
             self._array.get_slice_numpy(block, (region.start, region.stop))
         except RuntimeError as error:
             raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
+        if self._ahead is not None:
+            self._ahead.after_read(faults)
         if not direct:
             out[...] = block
         return out
@@ -134,8 +142,24 @@ class BloscStore:
             return
         if os.getpid() != self._process:
             self._adopt()
-        with self._writing():
-            self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
+        if self._gatherer is not None:
+            self._gatherer.write(region, block)
+        else:
+            self._store_block(region, block)
+
+    def gather_writes(self) -> None:
+        """Keep chunks that are written in parts in memory until they are complete, and compress each once."""
+        self._gatherer = ChunkGatherer(self._stored_block, self._store_block, self.grid)
+
+    def flush(self) -> None:
+        """Store what is still gathered."""
+        if self._gatherer is not None:
+            self._gatherer.flush()
+
+    def prefetch(self, regions: Iterable[Region]) -> None:
+        """Announce reads to come to the kernel, without waiting; nothing happens where there is no file or no such call."""
+        if self._ahead is not None:
+            self._ahead.prefetch(regions, self)
 
     def chunk_bytes(self, index: int) -> bytes:
         """Return the stored bytes of one chunk."""
@@ -196,7 +220,17 @@ class BloscStore:
 
     def frame_bytes(self) -> bytes:
         """Return the whole store as the bytes of a file: chunks as stored, and records."""
+        self.flush()
         return bytes(self._schunk.to_cframe())
+
+    def _stored_block(self, region: Region) -> NDArray:
+        block = np.empty(region.shape, self.dtype)
+        self._array.get_slice_numpy(block, (region.start, region.stop))
+        return block
+
+    def _store_block(self, region: Region, block: NDArray) -> None:
+        with self._writing():
+            self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
 
     @contextmanager
     def _writing(self) -> Iterator[None]:
@@ -239,7 +273,9 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = None
+        self._array = self._schunk = self._gatherer = None
+        if self._ahead is not None:
+            self._ahead.close()
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):
@@ -293,7 +329,7 @@ def create_store(
     """
     import blosc2
 
-    name = None if path is None else _usable_name(path)
+    name = None if path is None else usable_name(path)
     sizes = {} if layout.chunks is None else {"chunks": layout.chunks, "blocks": layout.blocks}
     target: dict[str, Any] = {}
     if path is not None:
@@ -349,12 +385,16 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     """
     import blosc2
 
-    name = _usable_name(path)
-    read_header(path)
+    name = usable_name(path)
+    header = read_header(path)
+    if hasattr(blosc2, "set_prefetch"):  # no release on PyPI has it yet
+        use_native(blosc2.set_prefetch)
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be opened for writing: permission denied.")
     how = {"mmap_mode": mmap_mode} if mmap_mode else {"mode": mode}
+    # What is written moves chunks; a reader's file stays as it is.
+    ahead = None if writable else read_ahead_for(path, header, blosc2.decompress2)
     try:
         array = blosc2.open(name, dparams=_dparams(dparams), **how)
     except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
@@ -371,7 +411,9 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     refuse_contradictions(path, frame, shape=array.shape, chunks=array.chunks, blocks=array.blocks, itemsize=itemsize)
     if writable and os.getpid() != _PROCESS:
         array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
-    return BloscStore(array, path, mmap_mode, writable=writable)
+    store = BloscStore(array, path, mmap_mode, writable=writable)
+    store._ahead = ahead
+    return store
 
 
 def copy_store(
@@ -390,6 +432,7 @@ def copy_store(
     records : tuple of str
         Records that are copied too.
     """
+    source.flush()
     params = source._schunk.cparams
     layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
     copied = create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
@@ -410,47 +453,6 @@ def store_from_frame(data: bytes) -> BloscStore:
     import blosc2
 
     return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
-
-
-def _usable_name(path: Path) -> str:
-    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
-    name, encoding = str(path), sys.getfilesystemencoding()
-    if not name.isascii() and encoding != "utf-8":
-        why = f"this system writes names in {encoding}, blosc2 in utf-8"
-    elif name.encode(errors="replace").decode() != name:
-        why = "it is not valid UTF-8"
-    elif "::" in name:
-        why = "it holds '::'"
-    else:
-        return name
-    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")
-
-
-def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:
-    """Return the bytes that ``block`` takes as one chunk with the default codec, with or without SHUFFLE."""
-    layout = (
-        Layout(block.shape, tuple(map(min, blocks, block.shape)), None, "") if blocks else Layout(None, None, None, "")
-    )
-    store = create_store(block.shape, block.dtype, layout, shuffle=shuffle, threads=threads)
-    store.write(Region.full(block.shape), block)
-    return store.stored_bytes
-
-
-def params_as_record(params: Params) -> dict[str, Any]:
-    """Return compression parameters as plain values that metadata can hold: numbers, lists, strings."""
-    from dataclasses import asdict, is_dataclass
-    from enum import Enum
-
-    def plain(value: object) -> object:
-        if isinstance(value, Enum):
-            return value.value
-        if isinstance(value, (list, tuple)):
-            return [plain(entry) for entry in value]
-        return value if isinstance(value, (int, float, str, bool)) or value is None else str(value)
-
-    given: Any = params or {}
-    mapping = asdict(given) if is_dataclass(given) and not isinstance(given, type) else dict(given)
-    return {str(key): plain(value) for key, value in mapping.items()}
 
 
 @cache

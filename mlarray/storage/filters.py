@@ -14,7 +14,7 @@ import numpy as np
 from mlarray.layout import Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.blosc import compressed_size
+from mlarray.storage.blosc import create_store
 
 DECISIVE_DIFFERENCE = 0.1
 EASY_RATIO = 8
@@ -108,3 +108,13 @@ def _quarter(sample: NDArray, blocks: tuple[int, ...] | None) -> NDArray | None:
         if sum(index) % 4 == 0
     ]
     return np.concatenate(picked) if len(picked) >= FEWEST_BLOCKS else None
+
+
+def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:
+    """Return the bytes that ``block`` takes as one chunk with the default codec, with or without SHUFFLE."""
+    layout = (
+        Layout(block.shape, tuple(map(min, blocks, block.shape)), None, "") if blocks else Layout(None, None, None, "")
+    )
+    store = create_store(block.shape, block.dtype, layout, shuffle=shuffle, threads=threads)
+    store.write(Region.full(block.shape), block)
+    return store.stored_bytes

@@ -8,13 +8,15 @@ the header alone.
 from __future__ import annotations
 
 import math
+import sys
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgpack
 
-from mlarray.errors import FormatError
+from mlarray.errors import FormatError, UsageError
 
 MAGIC = b"b2frame\x00"
 HEADER_LIMIT_BYTES = 1 << 20
@@ -35,6 +37,8 @@ class FrameHeader:
         Decoded and stored size of the chunks.
     metalayers : dict
         Raw content of each fixed metalayer by name.
+    seconds : float
+        How long reading it took: memory answers in microseconds, storage does not.
     """
 
     header_bytes: int
@@ -42,6 +46,7 @@ class FrameHeader:
     data_bytes: int
     compressed_bytes: int
     metalayers: dict[str, bytes]
+    seconds: float = 0.0
 
 
 def read_header(path: Path) -> FrameHeader:
@@ -64,7 +69,9 @@ def read_header(path: Path) -> FrameHeader:
         array file has no use for.
     """
     with path.open("rb", buffering=0) as file:
+        before = time.perf_counter()
         head = file.read(_FIRST_READ_BYTES)
+        seconds = time.perf_counter() - before
         size = file.seek(0, 2)
         if len(head) < 16 or head[2:10] != MAGIC:
             raise FormatError(f"{path} is not an .mla file: it does not start with a Blosc2 frame.")
@@ -74,7 +81,7 @@ def read_header(path: Path) -> FrameHeader:
         if length > len(head):
             file.seek(0)
             head = file.read(length)
-    header = _parse(path, head[:length])
+    header = _parse(path, head[:length], seconds)
     if header.frame_bytes > size:
         raise _damaged(path, f"its frame has {header.frame_bytes} bytes, the file only {size}")
     foreign = sorted(name for name in header.metalayers if name.encode() not in _ALLOWED_METALAYERS)
@@ -151,7 +158,7 @@ def _refuse_extension(code: int, data: bytes) -> object:
     raise ValueError(f"a msgpack extension of type {code} with {len(data)} bytes")
 
 
-def _parse(path: Path, head: bytes) -> FrameHeader:
+def _parse(path: Path, head: bytes, seconds: float) -> FrameHeader:
     try:
         unpacker = msgpack.Unpacker(raw=True, strict_map_key=False, max_ext_len=64, max_map_len=64)
         unpacker.feed(head)
@@ -162,7 +169,7 @@ def _parse(path: Path, head: bytes) -> FrameHeader:
             raise ValueError("fields of another length")
         _, index, contents = unpacker.unpack()
         metalayers = dict(zip((bytes(name).decode() for name in index), (bytes(c) for c in contents), strict=True))
-        return FrameHeader(int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5]), metalayers)
+        return FrameHeader(int(fields[1]), int(fields[2]), int(fields[4]), int(fields[5]), metalayers, seconds)
     except (
         ValueError,
         TypeError,
@@ -179,3 +186,17 @@ def _damaged(path: Path, what: str) -> FormatError:
     return FormatError(
         f"{path} is damaged or was never finished: {what}.", hint="Make it again from its source, or restore a copy."
     )
+
+
+def usable_name(path: Path) -> str:
+    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
+    name, encoding = str(path), sys.getfilesystemencoding()
+    if not name.isascii() and encoding != "utf-8":
+        why = f"this system writes names in {encoding}, blosc2 in utf-8"
+    elif name.encode(errors="replace").decode() != name:
+        why = "it is not valid UTF-8"
+    elif "::" in name:
+        why = "it holds '::'"
+    else:
+        return name
+    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")

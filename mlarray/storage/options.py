@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields, is_dataclass
 from difflib import get_close_matches
+from enum import Enum
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from mlarray.errors import UsageError
@@ -107,3 +108,18 @@ class StorageOptions:
             chunk_limit_bytes=self.chunk_limit_bytes,
             chunk_patch_factor=self.chunk_patch_factor,
         )
+
+
+def params_as_record(params: Params) -> dict[str, Any]:
+    """Return compression parameters as plain values that metadata can hold: numbers, lists, strings."""
+
+    def plain(value: object) -> object:
+        if isinstance(value, Enum):
+            return value.value
+        if isinstance(value, (list, tuple)):
+            return [plain(entry) for entry in value]
+        return value if isinstance(value, (int, float, str, bool)) or value is None else str(value)
+
+    given: Any = params or {}
+    mapping = asdict(given) if is_dataclass(given) and not isinstance(given, type) else dict(given)
+    return {str(key): plain(value) for key, value in mapping.items()}

@@ -43,6 +43,7 @@ class WriteSession:
         self._open = True
         if created:
             integrity.mark_unfinished(store)
+            store.gather_writes()
 
     @property
     def changed(self) -> bool:
@@ -66,6 +67,7 @@ class WriteSession:
         """Store ``records``, the checksums, and take the mark away. A second call does nothing."""
         if not self._open:
             return
+        self.store.flush()
         changed = {name: value for name, value in records.items() if self._before.get(name) != value}
         for name, value in changed.items():
             self.store.put_record(name, value)
