@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
@@ -23,7 +22,15 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.frame import FrameSizes, plain_value, read_header, refuse_contradictions
+from mlarray.storage.frame import (
+    FrameSizes,
+    Version,
+    plain_value,
+    read_header,
+    refuse_contradictions,
+    usable_name,
+    version_of,
+)
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
@@ -55,12 +62,15 @@ class BloscStore:
     Instances come from :func:`create_store` and :func:`open_store`.
     """
 
-    def __init__(self, array: Any, path: Path | None, mmap_mode: MapMode, *, writable: bool) -> None:
+    def __init__(
+        self, array: Any, path: Path | None, mmap_mode: MapMode, *, writable: bool, version: Version | None = None
+    ) -> None:
         self._array = array
         self._schunk = array.schunk
         self.path = path
         self.mmap_mode = mmap_mode
         self.writable = writable
+        self._version = version  # of a file that blosc2 opens anew, by its name, for every chunk and record
         self._process = os.getpid()
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
@@ -115,7 +125,9 @@ class BloscStore:
         try:
             self._array.get_slice_numpy(block, (region.start, region.stop))
         except RuntimeError as error:
+            self._refuse_replaced()
             raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
+        self._refuse_replaced()
         if not direct:
             out[...] = block
         return out
@@ -163,6 +175,7 @@ class BloscStore:
         """
         if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
+        self._refuse_replaced()
         try:
             return bytes(self._schunk.vlmeta.get_vlmeta(name))
         except RuntimeError as error:  # it says nothing more
@@ -210,6 +223,10 @@ class BloscStore:
                 f"{self.path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
                 "write to it, is full."
             ) from error
+
+    def _refuse_replaced(self) -> None:
+        if self._version is not None and self.path is not None and version_of(self.path) != self._version:
+            raise FormatError(f"{self.path} was replaced or removed after it was opened.", hint="Open it again.")
 
     def _damaged(self, what: str, error: Exception) -> FormatError:
         return FormatError(
@@ -293,7 +310,7 @@ def create_store(
     """
     import blosc2
 
-    name = None if path is None else _usable_name(path)
+    name = None if path is None else usable_name(path)
     sizes = {} if layout.chunks is None else {"chunks": layout.chunks, "blocks": layout.blocks}
     target: dict[str, Any] = {}
     if path is not None:
@@ -349,7 +366,8 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     """
     import blosc2
 
-    name = _usable_name(path)
+    name = usable_name(path)
+    version = version_of(path)
     read_header(path)
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
@@ -371,7 +389,10 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     refuse_contradictions(path, frame, shape=array.shape, chunks=array.chunks, blocks=array.blocks, itemsize=itemsize)
     if writable and os.getpid() != _PROCESS:
         array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
-    return BloscStore(array, path, mmap_mode, writable=writable)
+    watched = version if mmap_mode is None and not writable else None
+    opened = BloscStore(array, path, mmap_mode, writable=writable, version=watched)
+    opened._refuse_replaced()
+    return opened
 
 
 def copy_store(
@@ -410,20 +431,6 @@ def store_from_frame(data: bytes) -> BloscStore:
     import blosc2
 
     return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
-
-
-def _usable_name(path: Path) -> str:
-    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
-    name, encoding = str(path), sys.getfilesystemencoding()
-    if not name.isascii() and encoding != "utf-8":
-        why = f"this system writes names in {encoding}, blosc2 in utf-8"
-    elif name.encode(errors="replace").decode() != name:
-        why = "it is not valid UTF-8"
-    elif "::" in name:
-        why = "it holds '::'"
-    else:
-        return name
-    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")
 
 
 def compressed_size(block: NDArray, blocks: tuple[int, ...] | None, *, shuffle: bool, threads: int) -> int:
