@@ -22,32 +22,27 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.frame import FrameSizes, plain_value, read_header, refuse_contradictions, usable_name
+from mlarray.storage.frame import (
+    FrameSizes,
+    Version,
+    plain_value,
+    read_header,
+    refuse_contradictions,
+    usable_name,
+    version_of,
+)
 from mlarray.storage.gather import ChunkGatherer
-from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Params
+from mlarray.storage.options import (
+    COMPRESSION_LEVEL,
+    COMPRESSION_THREADS,
+    DECOMPRESSION_THREADS,
+    Compression,
+    Params,
+)
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
 _PROCESS = os.getpid()
-
-
-@dataclass(frozen=True, slots=True)
-class Compression:
-    """How a store compresses.
-
-    Parameters
-    ----------
-    codec : str
-        Name of the codec, ``"LZ4HC"``.
-    level : int
-        Compression level.
-    filters : tuple of str
-        Names of the filters in use, in order.
-    """
-
-    codec: str
-    level: int
-    filters: tuple[str, ...]
 
 
 class BloscStore:
@@ -56,12 +51,15 @@ class BloscStore:
     Instances come from :func:`create_store` and :func:`open_store`.
     """
 
-    def __init__(self, array: Any, path: Path | None, mmap_mode: MapMode, *, writable: bool) -> None:
+    def __init__(
+        self, array: Any, path: Path | None, mmap_mode: MapMode, *, writable: bool, version: Version | None = None
+    ) -> None:
         self._array = array
         self._schunk = array.schunk
         self.path = path
         self.mmap_mode = mmap_mode
         self.writable = writable
+        self._version = version  # of a file that blosc2 opens anew, by its name, for every chunk and record
         self._process = os.getpid()
         self._gatherer: ChunkGatherer | None = None
         self._ahead: FileReadAhead | None = None
@@ -121,9 +119,11 @@ class BloscStore:
         try:
             self._array.get_slice_numpy(block, (region.start, region.stop))
         except RuntimeError as error:
+            self._refuse_replaced()
             raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
         if self._ahead is not None:
             self._ahead.after_read(faults)
+        self._refuse_replaced()
         if not direct:
             out[...] = block
         return out
@@ -187,6 +187,7 @@ class BloscStore:
         """
         if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
+        self._refuse_replaced()
         try:
             return bytes(self._schunk.vlmeta.get_vlmeta(name))
         except RuntimeError as error:  # it says nothing more
@@ -244,6 +245,10 @@ class BloscStore:
                 f"{self.path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
                 "write to it, is full."
             ) from error
+
+    def _refuse_replaced(self) -> None:
+        if self._version is not None and self.path is not None and version_of(self.path) != self._version:
+            raise FormatError(f"{self.path} was replaced or removed after it was opened.", hint="Open it again.")
 
     def _damaged(self, what: str, error: Exception) -> FormatError:
         return FormatError(
@@ -386,6 +391,7 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     import blosc2
 
     name = usable_name(path)
+    version = version_of(path)
     header = read_header(path)
     if hasattr(blosc2, "set_prefetch"):  # no release on PyPI has it yet
         use_native(blosc2.set_prefetch)
@@ -411,9 +417,11 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     refuse_contradictions(path, frame, shape=array.shape, chunks=array.chunks, blocks=array.blocks, itemsize=itemsize)
     if writable and os.getpid() != _PROCESS:
         array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
-    store = BloscStore(array, path, mmap_mode, writable=writable)
-    store._ahead = ahead
-    return store
+    watched = version if mmap_mode is None and not writable else None
+    opened = BloscStore(array, path, mmap_mode, writable=writable, version=watched)
+    opened._refuse_replaced()
+    opened._ahead = ahead
+    return opened
 
 
 def copy_store(

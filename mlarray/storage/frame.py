@@ -13,10 +13,13 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TypeAlias
 
 import msgpack
 
 from mlarray.errors import FormatError, UsageError
+
+Version: TypeAlias = tuple[int, int, int]
 
 MAGIC = b"b2frame\x00"
 HEADER_LIMIT_BYTES = 1 << 20
@@ -92,6 +95,29 @@ def read_header(path: Path) -> FrameHeader:
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
     return header
+
+
+def version_of(path: Path) -> Version | None:
+    """Return what tells a file from one that replaces it, or None where there is no file."""
+    try:
+        status = path.stat()
+    except FileNotFoundError:
+        return None
+    return status.st_dev, status.st_ino, status.st_mtime_ns
+
+
+def usable_name(path: Path) -> str:
+    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
+    name, encoding = str(path), sys.getfilesystemencoding()
+    if not name.isascii() and encoding != "utf-8":
+        why = f"this system writes names in {encoding}, blosc2 in utf-8"
+    elif name.encode(errors="replace").decode() != name:
+        why = "it is not valid UTF-8"
+    elif "::" in name:
+        why = "it holds '::'"
+    else:
+        return name
+    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,17 +212,3 @@ def _damaged(path: Path, what: str) -> FormatError:
     return FormatError(
         f"{path} is damaged or was never finished: {what}.", hint="Make it again from its source, or restore a copy."
     )
-
-
-def usable_name(path: Path) -> str:
-    """Return a path as blosc2 takes it: it encodes names as UTF-8, whatever the system does, and cuts them at ``::``."""
-    name, encoding = str(path), sys.getfilesystemencoding()
-    if not name.isascii() and encoding != "utf-8":
-        why = f"this system writes names in {encoding}, blosc2 in utf-8"
-    elif name.encode(errors="replace").decode() != name:
-        why = "it is not valid UTF-8"
-    elif "::" in name:
-        why = "it holds '::'"
-    else:
-        return name
-    raise UsageError(f"{name} is no name that blosc2 can open: {why}.", hint="Rename the file or its folder.")

@@ -21,6 +21,25 @@ DECOMPRESSION_THREADS = 1
 COMPRESSION_LEVEL = 5
 
 
+@dataclass(frozen=True, slots=True)
+class Compression:
+    """How a store compresses.
+
+    Parameters
+    ----------
+    codec : str
+        Name of the codec, ``"LZ4HC"``.
+    level : int
+        Compression level.
+    filters : tuple of str
+        Names of the filters in use, in order.
+    """
+
+    codec: str
+    level: int
+    filters: tuple[str, ...]
+
+
 class LimitKwargs(TypedDict, total=False):
     """The limits of the layout rule as keywords."""
 

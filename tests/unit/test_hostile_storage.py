@@ -13,6 +13,7 @@ import pytest
 from mlarray import MLArray
 from mlarray.errors import FormatError, UsageError
 from mlarray.formats.registry import open_source
+from mlarray.storage.blosc import open_store
 from mlarray.storage.frame import FrameSizes, refuse_contradictions
 from mlarray.storage.publish import PendingFile
 from mlarray_convert.verify import check_file
@@ -191,3 +192,35 @@ def test_a_closed_array_cannot_be_saved(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="closed"):
         array.save(tmp_path / "a.mla")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("mmap_mode", ["r", "c"])
+def test_who_has_a_file_mapped_keeps_it_when_it_is_replaced(path: Path, mmap_mode: str) -> None:
+    with MLArray.open(path, mmap_mode=mmap_mode) as array:
+        before = MLArray.load(path).to_numpy()
+        MLArray(np.zeros((5, 5)), meta={"k": "new"}).save(path)
+        np.testing.assert_array_equal(array.to_numpy(), before)
+        assert array.meta.source.data["k"] == "v" * 500
+
+
+@pytest.mark.parametrize("remove", [False, True])
+def test_without_a_map_a_replaced_file_is_told_and_never_mixed_with_the_new_one(path: Path, *, remove: bool) -> None:
+    array = MLArray.open(path, mmap_mode=None)
+    assert array[0, 0, 0].shape == ()
+    path.unlink()
+    if not remove:
+        MLArray(np.zeros(SHAPE, np.int16), meta={"k": "new"}).save(path)
+    with pytest.raises(FormatError, match="was replaced or removed after it was opened"):
+        array.to_numpy()
+    with pytest.raises(FormatError, match="was replaced or removed"):
+        open_without_map(path, remove=remove)
+
+
+def open_without_map(path: Path, *, remove: bool) -> None:
+    """Open, replace, and only then ask for what is stored beside the voxels."""
+    MLArray(np.zeros((4, 4)), meta={"k": "old"}).save(path)
+    store = open_store(path, mmap_mode=None)
+    path.unlink()
+    if not remove:
+        MLArray(np.zeros((4, 4)), meta={"k": "new"}).save(path)
+    store.record("mlarray")
