@@ -195,12 +195,15 @@ def _carry_out(
     share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
     folders = {case.output.parent for case in cases}
     removed = () if request.dry_run else remove_leftovers(folders)
-    tell(Found(discovery, share, tuple(_size(case.source) for case in cases), removed))
+    sizes = tuple(_size(case.source) for case in cases)
+    tell(Found(discovery, share, sizes, removed))
     outcomes: dict[int, Outcome] = {}
     pool: Pool[Job, Outcome] = Pool(work, workers=share.workers, threads=share.threads)
     jobs = [Job(case, request, share.memory_bytes, share.threads) for case in cases]
     try:
-        with contextlib.closing(pool.run(jobs)) as happenings:  # type: ignore[type-var]
+        # Largest first: a large case that starts last would keep one worker busy while the others have nothing left.
+        order = sorted(range(len(cases)), key=lambda index: -sizes[index]) if share.workers > 1 else None
+        with contextlib.closing(pool.run(jobs, order)) as happenings:  # type: ignore[type-var]
             for event in _translated(happenings, cases):
                 if isinstance(event, Ended):
                     outcomes[event.index] = event.outcome

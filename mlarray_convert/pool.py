@@ -15,7 +15,7 @@ import signal
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection
@@ -115,17 +115,26 @@ class Pool(Generic[J, R]):
         self._workers: list[_Worker] = []
         self.pids: set[int] = set()
 
-    def run(self, jobs: Sequence[J]) -> Iterator[Started | Advanced | Done[R] | Lost]:
+    def run(
+        self, jobs: Sequence[J], order: Iterable[int] | None = None
+    ) -> Iterator[Started | Advanced | Done[R] | Lost]:
         """Yield what happens, job by job, until all are done.
 
         Closing the iterator, or an exception thrown into it, stops every worker; none is left behind.
+
+        Parameters
+        ----------
+        jobs : sequence
+            The work.
+        order : iterable of int, optional
+            Indices of the jobs in the order to start them; default: as they come.
 
         Raises
         ------
         UsageError
             When workers cannot start, as in a script that starts them while it is being imported.
         """
-        pending = deque(range(len(jobs)))
+        pending = deque(range(len(jobs)) if order is None else order)
         open_jobs = len(jobs)
         try:
             while open_jobs:

@@ -450,7 +450,7 @@ def copy_store(
         except (RuntimeError, OSError):
             source.read(Region(*source.grid.chunk_region(index)))  # tells when the chunk itself is what is wrong
             raise
-    for name in records:
+    for name in sorted(set(records) & set(source.record_names())):
         with suppress(FormatError):  # a damaged record is not copied; who needs it asks the source and is told
             copied.put_record(name, source.record(name))
     return copied

@@ -479,3 +479,9 @@ def test_no_space_is_said_and_nothing_is_left(tmp_path: Path) -> None:
         signal.signal(signal.SIGXFSZ, handler)
     assert (tmp_path / "a.mla").read_bytes() == before
     assert names_in(tmp_path) == ["a.mla", "b.mla"]
+
+
+def test_a_saved_file_holds_no_record_of_a_conversion_that_never_was(tmp_path: Path) -> None:
+    MLArray(np.zeros((4, 6, 8), np.float32), axes="zyx").save(tmp_path / "case.mla")
+    store = open_store(tmp_path / "case.mla")
+    assert sorted(store.record_names()) == ["mla_axes", "mla_integrity", "mla_layout", "mlarray"]
