@@ -111,8 +111,7 @@ class BloscStore:
             )
         if os.getpid() != self._process:
             self._adopt()
-        if self._gatherer is not None:
-            self._gatherer.flush(region)
+        self.flush(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
         block = out if direct else np.empty(region.shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
@@ -151,14 +150,14 @@ class BloscStore:
         """Keep chunks that are written in parts in memory until they are complete, and compress each once."""
         self._gatherer = ChunkGatherer(self._stored_block, self._store_block, self.grid)
 
-    def flush(self) -> None:
-        """Store what is still gathered."""
+    def flush(self, region: Region | None = None) -> None:
+        """Store what is still gathered, of the chunks of ``region`` or of all."""
         if self._gatherer is not None:
-            self._gatherer.flush()
+            self._gatherer.flush(region)
 
     def prefetch(self, regions: Iterable[Region]) -> None:
-        """Announce reads to come to the kernel, without waiting; nothing happens where there is no file or no such call."""
-        if self._ahead is not None:
+        """Announce reads to come to the kernel, without waiting, where there is a file and the system offers that."""
+        if self._ahead:
             self._ahead.prefetch(regions, self)
 
     def chunk_bytes(self, index: int) -> bytes:
@@ -278,9 +277,7 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = None
-        if self._ahead is not None:
-            self._ahead.close()
+        self._array = self._schunk = self._gatherer = self._ahead = None
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):
@@ -393,8 +390,7 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     name = usable_name(path)
     version = version_of(path)
     header = read_header(path)
-    if hasattr(blosc2, "set_prefetch"):  # no release on PyPI has it yet
-        use_native(blosc2.set_prefetch)
+    use_native(getattr(blosc2, "set_prefetch", None))
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be opened for writing: permission denied.")

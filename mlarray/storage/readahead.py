@@ -146,9 +146,9 @@ class Gridded(Protocol):
         """Chunks and blocks."""
 
 
-def use_native(set_prefetch: Callable[[int], object]) -> None:
-    """Let blosc2 read ahead by itself, where it can: hand over its setter, which gets the present setting."""
-    if _setting.native is None:
+def use_native(set_prefetch: Callable[[int], object] | None) -> None:
+    """Let blosc2 read ahead by itself, where it has a setter (no release on PyPI yet); it gets the present setting."""
+    if set_prefetch is not None and _setting.native is None:
         _setting.native = set_prefetch
         if ENVIRONMENT not in os.environ:
             set_prefetch(get_read_ahead())
@@ -224,7 +224,7 @@ class FileReadAhead:
 
     def announce(self, region: Region) -> None:
         """Announce the blocks of a read that follows at once, and find out whether the file is still cold."""
-        ranges = self._ranges(region)
+        ranges = self.ranges(region)
         if not ranges:
             return
         fd = self._descriptor()
@@ -242,7 +242,7 @@ class FileReadAhead:
 
     def announce_now(self, regions: Iterable[Region]) -> None:
         """Announce the blocks of several regions; may wait for the index of the file."""
-        merged = _merged(sorted(piece for region in regions for piece in self._ranges(region)))
+        merged = _merged(sorted(piece for region in regions for piece in self.ranges(region)))
         _advise(self._descriptor(), merged, self._window)
 
     def close(self) -> None:
@@ -266,8 +266,10 @@ class FileReadAhead:
                 self._pid = os.getpid()
             return self._fd
 
-    def _ranges(self, region: Region) -> Ranges:
-        """Return the byte ranges of the blocks of ``region``, sorted and merged."""
+    def ranges(self, region: Region, store: Gridded | None = None) -> Ranges:
+        """Return the byte ranges of the blocks of ``region`` in the file, sorted and merged."""
+        if store is not None:
+            self._grid = self._grid or store.grid
         if region.is_empty() or self._grid is None:
             return []
         offsets = self._chunk_offsets()
@@ -280,7 +282,7 @@ class FileReadAhead:
         for chunk, blocks in stored.items():
             known = self._block_ends[chunk]
             if known is None:
-                pieces.append(self._extent(chunk))
+                pieces.append(self.chunk_range(chunk))
                 continue
             starts, ends = known
             begin = int(offsets[chunk]) + self._start
@@ -312,8 +314,10 @@ class FileReadAhead:
         for chunk, place in zip(new, places, strict=True):
             self._block_ends[chunk] = _block_ranges(os.pread(fd, size, place), count)
 
-    def _extent(self, chunk: int) -> tuple[int, int]:
+    def chunk_range(self, chunk: int, store: Gridded | None = None) -> tuple[int, int]:
         """Return the byte range of a whole chunk: up to the next chunk behind it."""
+        if store is not None:
+            self._grid = self._grid or store.grid
         offsets = self._chunk_offsets()
         begin = int(offsets[chunk])
         behind = offsets[offsets > begin]
@@ -384,11 +388,11 @@ _Work = tuple[FileReadAhead, list[Region]]
 
 
 class _Background:
-    """The thread that announces for :meth:`FileReadAhead.prefetch`; one per process."""
+    """The thread that announces for :meth:`FileReadAhead.prefetch`; one per process, made anew after a fork."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
-        self.work: queue.SimpleQueue[_Work] = queue.SimpleQueue()
+        self.work: queue.Queue[_Work] = queue.Queue()
         threading.Thread(target=self._run, name="mlarray-read-ahead", daemon=True).start()
 
     def put(self, work: _Work) -> None:
@@ -398,13 +402,19 @@ class _Background:
     def _run(self) -> None:
         while True:
             file, regions = self.work.get()
-            try:
+            # A hint that cannot be given is dropped; the read itself tells what is wrong with the file.
+            with suppress(OSError, ValueError, struct.error):
                 file.announce_now(regions)
-            except (OSError, ValueError, struct.error):
-                continue  # a hint that could not be given; the read itself reports what is wrong with the file
+            self.work.task_done()
 
 
 _workers: list[_Background] = []
+
+
+def wait_for_prefetches() -> None:
+    """Wait until everything handed to :meth:`FileReadAhead.prefetch` in this process has been announced."""
+    if _workers and _workers[-1].pid == os.getpid():
+        _workers[-1].work.join()
 
 
 def _background() -> _Background:
