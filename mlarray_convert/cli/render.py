@@ -203,6 +203,8 @@ class ConvertView:
             f"{number(share.workers, 'worker')}, {number(share.threads, 'thread')} each, "
             f"at most {amount(share.memory_bytes)} each."
         )
+        if found.others and not self._verbose:
+            self._line(f"{number(found.others, 'other file')} left out: not of a format that is converted.")
         if self._verbose:
             self._line(
                 f"Available: {share.reason}. Ignored: {number(found.junk, 'junk file')}, {number(found.others, 'other')}."

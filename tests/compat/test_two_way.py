@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -66,6 +67,7 @@ def theirs(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
             timeout=RUN_TIMEOUT_SECONDS,
             cwd=folder,
             check=False,
+            env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
         )
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -9,8 +9,7 @@ from mlarray import MLArray
 from mlarray.layout import Layout
 from mlarray.spec import ArraySpec
 from mlarray.storage.allocate import allocate
-from mlarray.storage.blosc import compressed_size
-from mlarray.storage.filters import NO_DATA, choose_filter, sample_region
+from mlarray.storage.filters import NO_DATA, choose_filter, compressed_size, sample_region
 from mlarray.storage.options import StorageOptions
 
 RAMP = np.arange(64**3, dtype=np.int32).reshape(64, 64, 64)
