@@ -12,6 +12,7 @@ import multiprocessing
 import multiprocessing.connection
 import os
 import signal
+import sys
 import threading
 import time
 from collections import deque
@@ -24,6 +25,7 @@ from typing import Any, Generic, TypeVar
 from mlarray.errors import UsageError
 
 STOP_SECONDS = 2.0
+AGAIN_SECONDS = 0.01
 _REPORT_SECONDS = 0.1
 _INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 # Numerical libraries start one thread per processor each unless told otherwise.
@@ -227,6 +229,7 @@ def _serve(pipe: Connection[Any, Any], work: Work[Any, Any]) -> None:
     """Answer jobs until the parent closes the pipe; runs in the worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole process group; the parent decides
     signal.signal(signal.SIGTERM, _leave)
+    sys.unraisablehook = _leave_later
     said = _say(pipe, ("ready", None))
     while said:
         try:
@@ -259,6 +262,14 @@ def _reporter(pipe: Connection[Any, Any]) -> Callable[[float], None]:
 
 def _leave(number: int, frame: object) -> None:
     raise SystemExit(128 + number)
+
+
+def _leave_later(dropped: sys.UnraisableHookArgs) -> None:
+    """Give the order to leave again: it came while an object was being freed, where Python drops exceptions."""
+    if isinstance(dropped.exc_value, SystemExit):
+        threading.Timer(AGAIN_SECONDS, os.kill, (os.getpid(), signal.SIGTERM)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 @contextlib.contextmanager

@@ -56,3 +56,11 @@ def test_an_exception_of_the_caller_stops_the_workers(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         interrupted()
     assert not any(psutil.pid_exists(pid) for pid in pool.pids)
+
+
+def test_a_worker_told_to_leave_while_it_frees_an_object_leaves_without_a_word(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    pool: Pool[int, int] = Pool(pool_work.told_to_leave_while_freeing, workers=1)
+    assert [(e.index, e.exit_code) for e in pool.run([1]) if isinstance(e, Lost)] == [(0, 143)]
+    assert capfd.readouterr().err == ""
