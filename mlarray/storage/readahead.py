@@ -51,6 +51,8 @@ DEFAULT_WINDOW_BYTES = 128 * 1024
 _CHUNK_HEADER = struct.Struct("<BBBBiii")
 _CHUNK_HEADER_BYTES = 32
 _COPIED_FLAG = 0x2  # chunk stored without compression: its blocks follow each other
+# What a damaged or replaced file can cause here. A hint is then not given; the read itself tells what is wrong.
+UNUSABLE = (OSError, ValueError, RuntimeError, IndexError, OverflowError, struct.error)
 Ranges = list[tuple[int, int]]
 
 
@@ -207,7 +209,7 @@ class FileReadAhead:
             self._grid = self._grid or store.grid
             try:
                 self.announce(region)
-            except (OSError, ValueError, struct.error):
+            except UNUSABLE:
                 self._usable = False  # a hint that cannot be given; the read itself tells what is wrong with the file
         return page_faults()
 
@@ -293,11 +295,10 @@ class FileReadAhead:
     def _chunk_offsets(self) -> npt.NDArray[np.int64]:
         if self._offsets is None:
             raw = os.pread(self._descriptor(), self._frame_end - self._data_end, self._data_end)
-            length = _CHUNK_HEADER.unpack_from(raw)[6]
-            offsets = np.frombuffer(self._decompress(raw[:length]), np.int64)
-            if self._grid is not None and len(offsets) < self._grid.chunk_count:
-                raise ValueError(f"the index has {len(offsets)} entries for {self._grid.chunk_count} chunks")
-            self._offsets = offsets
+            *_, decoded, _, stored = _CHUNK_HEADER.unpack_from(raw)
+            if self._grid is not None and decoded != 8 * self._grid.chunk_count:  # before anything that large is made
+                raise ValueError(f"the index has {decoded} bytes for {self._grid.chunk_count} chunks")
+            self._offsets = np.frombuffer(self._decompress(raw[:stored]), np.int64)
         return self._offsets
 
     def _read_chunk_headers(self, chunks: Iterable[int]) -> None:
@@ -403,7 +404,7 @@ class _Background:
         while True:
             file, regions = self.work.get()
             # A hint that cannot be given is dropped; the read itself tells what is wrong with the file.
-            with suppress(OSError, ValueError, struct.error):
+            with suppress(*UNUSABLE):
                 file.announce_now(regions)
             self.work.task_done()
 

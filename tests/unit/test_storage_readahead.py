@@ -159,3 +159,21 @@ def test_arrays_in_memory_and_writable_files_take_prefetch_and_do_nothing(path: 
     with MLArray.open(path, mmap_mode="r+") as image:
         image.prefetch([Region((0, 0, 0), (2, 2, 2))])
         assert image._store._ahead is None
+
+
+@needs_fadvise
+def test_an_index_that_cannot_be_decoded_costs_the_hint_and_not_the_read(path: Path, setting: None) -> None:
+    mlarray.set_read_ahead(256)
+
+    def refuse(_: bytes) -> bytes:
+        raise RuntimeError("not a chunk")
+
+    with MLArray.open(path) as image:
+        expected = image.to_numpy()
+        image._store._ahead = FileReadAhead(path, read_header(path), refuse)
+        image.prefetch([Region((30, 0, 0), (60, 70, 80))])
+        readahead.wait_for_prefetches()
+        image._store._ahead.cold_reads = 4
+        assert np.array_equal(image[25:50, 3:, :9], expected[25:50, 3:, :9])
+        image.prefetch([Region((30, 0, 0), (60, 70, 80))])
+        readahead.wait_for_prefetches()
