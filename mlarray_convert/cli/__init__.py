@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import importlib
 import os
+import signal
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 
@@ -80,7 +82,16 @@ def group(context: click.Context) -> int:
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
+    sys.unraisablehook = _interrupt_again
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
+
+
+def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Give an interrupt again that came while an object was being freed, where Python drops exceptions."""
+    if isinstance(dropped.exc_value, KeyboardInterrupt):
+        threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
+    else:
+        sys.__unraisablehook__(dropped)
 
 
 def run(arguments: Sequence[str]) -> int:
