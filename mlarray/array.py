@@ -47,6 +47,7 @@ from mlarray.storage.session import WriteSession
 from mlarray.voxel_view import VoxelView
 
 KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD)
+_DEFAULTS = StorageOptions()
 
 
 class MLArray(VoxelView, SpatialView, Constructors):
@@ -298,7 +299,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         self._axes_record = None
         self._store: BloscStore | ArrayStore | None = None
         self._session: WriteSession | None = None
-        self._options = StorageOptions()
+        self._options = _DEFAULTS
         self._kept_layout: Layout | None = None  # of a file that was loaded without compression
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -380,7 +381,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
         integrity.refuse_unfinished(store)
         image = cls._of(store)
         image.filepath, image.mode, image.mmap_mode = str(path), mode, mmap_mode
-        image._options = StorageOptions(dparams=dparams)
+        if dparams is not None:
+            image._options = StorageOptions(dparams=dparams)
         if store.writable and mmap_mode != "c":
             try:
                 before = array_records(image.meta, image._axes_record)

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlarray.axes import AxesLike, parse_axes
-from mlarray.errors import DTypeError, MissingFileError, UsageError
+from mlarray.errors import DTypeError, UsageError
 from mlarray.layout import layout_for_patch
 from mlarray.metadata import Meta
 from mlarray.region import Region
@@ -102,7 +102,7 @@ class Constructors:
                 f"mode must be 'r' or 'a', got {mode!r}.",
                 hint="mmap_mode='r+' opens for writing; MLArray.create makes files.",
             )
-        return cls._opened(_existing(filepath), mode, mmap_mode, dparams)
+        return cls._opened(_readable(filepath), mode, mmap_mode, dparams)
 
     @classmethod
     def load(cls, filepath: str | Path, dparams: Params = None, compressed: bool = True) -> Self:
@@ -117,7 +117,7 @@ class Constructors:
         compressed : bool
             Keep the voxels compressed (default), or decompress them into a numpy array.
         """
-        return cls._loaded(_existing(filepath), dparams, compressed=compressed)
+        return cls._loaded(_readable(filepath), dparams, compressed=compressed)
 
     @classmethod
     def create(
@@ -462,15 +462,13 @@ def numeric(array: npt.ArrayLike) -> NDArray:
     return values
 
 
-def _existing(filepath: str | Path) -> Path:
+def _readable(filepath: str | Path) -> Path:
     path = Path(filepath)
     if path.suffix.lower() not in READABLE_SUFFIXES:
         raise UsageError(
             f"An MLArray file ends in {SUFFIX!r}, got {path.name!r}.",
             hint="mlarray.open_source reads other formats, mla convert converts them.",
         )
-    if not path.is_file():
-        raise MissingFileError(f"There is no file {path}.")
     return path
 
 

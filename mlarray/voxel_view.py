@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlarray.errors import DTypeError
-from mlarray.indexing import castable, parse_key, read_selection, write_selection
+from mlarray.indexing import castable, parse_key, plain_box, read_selection, write_selection
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.blosc import BloscStore
@@ -63,6 +63,11 @@ class VoxelView:
 
     def __getitem__(self, key: Any) -> Any:
         store = self._array()
+        box = plain_box(key, store.shape)
+        if box is not None:
+            region, inner = box
+            voxels = store.read(region)
+            return voxels if inner is None else voxels[inner]
         selection = parse_key(key, store.shape, getattr(store, "blocks", None))
         return read_selection(selection, store.read, store.dtype)
 

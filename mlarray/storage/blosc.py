@@ -9,9 +9,8 @@ from __future__ import annotations
 import ctypes
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -22,6 +21,7 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.storage.forks import is_forked, with_safe_threads
 from mlarray.storage.frame import (
     FrameSizes,
     Version,
@@ -42,13 +42,19 @@ from mlarray.storage.options import (
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
-_PROCESS = os.getpid()
 
 
 class BloscStore:
     """Chunks of one array, in memory or in a file.
 
     Instances come from :func:`create_store` and :func:`open_store`.
+
+    Attributes
+    ----------
+    shape, chunks, blocks : tuple of int
+        Extent per axis of the array, of a chunk and of a block, as stored.
+    dtype : numpy dtype
+        As stored.
     """
 
     def __init__(
@@ -64,17 +70,9 @@ class BloscStore:
         self._gatherer: ChunkGatherer | None = None
         self._ahead: FileReadAhead | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
+        self.chunks: tuple[int, ...] = tuple(array.chunks)
+        self.blocks: tuple[int, ...] = tuple(array.blocks)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Chunk extent per axis, as stored."""
-        return tuple(self._array.chunks)
-
-    @property
-    def blocks(self) -> tuple[int, ...]:
-        """Block extent per axis, as stored."""
-        return tuple(self._array.blocks)
 
     @property
     def grid(self) -> ChunkGrid:
@@ -100,20 +98,22 @@ class BloscStore:
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, in the stored byte order."""
+        shape = region.shape
         if out is None:
-            out = np.empty(region.shape, self.dtype)
-        if region.is_empty():
+            out = np.empty(shape, self.dtype)
+        if 0 in shape:
             return out
-        if not region.is_within(self.shape) or out.shape != region.shape:
+        if not region.is_within(self.shape) or out.shape != shape:
             # blosc2 does not check either, and would read or write outside the buffers.
             raise IndexError(
                 f"Region {region.start}..{region.stop} does not fit shape {self.shape} and buffer {out.shape}."
             )
         if os.getpid() != self._process:
             self._adopt()
-        self.flush(region)
+        if self._gatherer is not None:
+            self._gatherer.flush(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
-        block = out if direct else np.empty(region.shape, self.dtype)
+        block = out if direct else np.empty(shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
         try:
             self._array.get_slice_numpy(block, (region.start, region.stop))
@@ -122,7 +122,8 @@ class BloscStore:
             raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
         if self._ahead is not None:
             self._ahead.after_read(faults)
-        self._refuse_replaced()
+        if self._version is not None:
+            self._refuse_replaced()
         if not direct:
             out[...] = block
         return out
@@ -388,17 +389,15 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     import blosc2
 
     name = usable_name(path)
-    version = version_of(path)
     header = read_header(path)
     use_native(getattr(blosc2, "set_prefetch", None))
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be opened for writing: permission denied.")
-    how = {"mmap_mode": mmap_mode} if mmap_mode else {"mode": mode}
     # What is written moves chunks; a reader's file stays as it is.
     ahead = None if writable else read_ahead_for(path, header, blosc2.decompress2)
     try:
-        array = blosc2.open(name, dparams=_dparams(dparams), **how)
+        array = _frame_opener()(name, mode, 0, mmap_mode=mmap_mode, dparams=_dparams(dparams))
     except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
         raise FormatError(
             f"{path} is damaged or was never finished: blosc2 cannot open it.",
@@ -406,15 +405,15 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
         ) from error
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
-    frame = FrameSizes(
-        *(int(getattr(array.schunk, name)) for name in ("nchunks", "chunksize", "blocksize", "typesize"))
-    )
-    itemsize = np.dtype(array.dtype).itemsize
-    refuse_contradictions(path, frame, shape=array.shape, chunks=array.chunks, blocks=array.blocks, itemsize=itemsize)
-    if writable and os.getpid() != _PROCESS:
-        array.schunk.cparams = _with_safe_threads(array.schunk.cparams)
-    watched = version if mmap_mode is None and not writable else None
+    if writable and is_forked():
+        array.schunk.cparams = with_safe_threads(array.schunk.cparams)
+    watched = header.version if mmap_mode is None and not writable else None
     opened = BloscStore(array, path, mmap_mode, writable=writable, version=watched)
+    inside = array.schunk
+    frame = FrameSizes(inside.nchunks, inside.chunksize, inside.blocksize, inside.typesize)
+    refuse_contradictions(
+        path, frame, shape=opened.shape, chunks=opened.chunks, blocks=opened.blocks, itemsize=opened.dtype.itemsize
+    )
     opened._refuse_replaced()
     opened._ahead = ahead
     return opened
@@ -460,6 +459,19 @@ def store_from_frame(data: bytes) -> BloscStore:
 
 
 @cache
+def _frame_opener() -> Callable[..., Any]:
+    """Return the call that opens a frame.
+
+    ``blosc2.open`` first searches which kind of object a name stands for, a third of what opening a small file costs. Here the
+    header has told that already, so the call that it ends in is made, as the package itself does in many places.
+    """
+    import blosc2
+
+    direct: Callable[..., Any] | None = getattr(getattr(blosc2, "blosc2_ext", None), "open", None)
+    return direct or (lambda name, mode, offset, **others: blosc2.open(name, mode=mode, offset=offset, **others))
+
+
+@cache
 def _default_dparams() -> Any:
     # A ready object saves 40 of 150 microseconds an open, against the dictionary.
     import blosc2
@@ -468,31 +480,19 @@ def _default_dparams() -> Any:
 
 
 def _dparams(params: Params) -> Any:
-    return _default_dparams() if params is None else _with_safe_threads(params)
-
-
-def _with_safe_threads(params: Any) -> Any:
-    """Return parameters that ask for one thread in a forked process.
-
-    blosc2 keeps one pool of threads per number of threads. A forked child has the parent's pools without their threads, and
-    the first use waits for ever (seen with blosc2 4.14.1).
-    """
-    plain = dict(params) if isinstance(params, Mapping) else params
-    if os.getpid() == _PROCESS:
-        return plain
-    return {**plain, "nthreads": 1} if isinstance(plain, dict) else replace(plain, nthreads=1)
+    return _default_dparams() if params is None else with_safe_threads(params)
 
 
 def _cparams(params: Params, dtype: np.dtype[Any], *, shuffle: bool, threads: int) -> Any:
     if params is not None:
-        return _with_safe_threads(params)
+        return with_safe_threads(params)
     import blosc2
 
     filters = [blosc2.Filter.SHUFFLE if shuffle else blosc2.Filter.NOFILTER]
     return blosc2.CParams(
         codec=blosc2.Codec.LZ4HC,
         clevel=COMPRESSION_LEVEL,
-        nthreads=threads if os.getpid() == _PROCESS else 1,
+        nthreads=1 if is_forked() else threads,
         typesize=dtype.itemsize,
         filters=filters,
         filters_meta=[0],

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from mlarray import MLArray, Region
 from mlarray.errors import DTypeError, UsageError
+from mlarray.indexing import parse_key, plain_box, read_selection
 
 from .array_stores import ALL, READ_ONLY, WRITABLE
 
@@ -201,3 +204,28 @@ def test_iteration_and_length_are_those_of_the_first_axis() -> None:
     assert len(image) == 3
     for plane, expected in zip(image, CUBE, strict=True):
         np.testing.assert_array_equal(plane, expected)
+
+
+ENTRIES = st.one_of(st.integers(-6, 6), st.builds(slice, *[st.none() | st.integers(-7, 7)] * 2))
+
+
+@given(st.lists(ENTRIES, max_size=4).map(tuple))
+def test_the_fast_way_for_boxes_says_what_the_general_way_says(key: tuple[int | slice, ...]) -> None:
+    box = plain_box(key, CUBE.shape)
+    try:
+        expected = CUBE[key]
+    except IndexError:
+        assert box is None  # the general way tells what is wrong
+        return
+    assert box is not None
+    region, inner = box
+    voxels = CUBE[region.slices] if inner is None else CUBE[region.slices][inner]
+    np.testing.assert_array_equal(voxels, expected, strict=True)
+    np.testing.assert_array_equal(
+        voxels, read_selection(parse_key(key, CUBE.shape), lambda r, _: CUBE[r.slices], CUBE.dtype), strict=True
+    )
+
+
+@pytest.mark.parametrize("key", [np.s_[::2], np.s_[..., 0], None, np.int8(1), True, [0], np.s_[0, 0, 0, 0]], ids=str)
+def test_other_keys_are_left_to_the_general_way(key: object) -> None:
+    assert plain_box(key, CUBE.shape) is None
