@@ -16,6 +16,7 @@ _HOMES = {
     "MLARRAY_DEFAULT_PATCH_SIZE": "mlarray.layout",
     "Axis": "mlarray.axes",
     "ArraySpec": "mlarray.spec",
+    "BlockGrid": "mlarray.block_grid",
     "Geometry": "mlarray.geometry",
     "Layout": "mlarray.layout",
     "Region": "mlarray.region",
@@ -47,6 +48,7 @@ __all__ = [
     "ArraySpec",
     "Axis",
     "AxisLabel",
+    "BlockGrid",
     "CoordSystem",
     "Geometry",
     "Layout",
@@ -74,6 +76,7 @@ __all__ = [
 if TYPE_CHECKING:
     from mlarray.array import MLArray
     from mlarray.axes import Axis
+    from mlarray.block_grid import BlockGrid
     from mlarray.formats.registry import open_source
     from mlarray.geometry import Geometry
     from mlarray.layout import DEFAULT_PATCH_SIZE as MLARRAY_DEFAULT_PATCH_SIZE

@@ -19,7 +19,7 @@ import numpy.typing as npt
 from mlarray.axes import AxesLike, Axis, are_labelled, parse_axes
 from mlarray.creation import Constructors, metadata_from, numeric, target_path
 from mlarray.errors import MetadataError, UsageError
-from mlarray.layout import Layout
+from mlarray.layout import DEFAULT_LAYOUT, Layout, LayoutName
 from mlarray.metadata import Meta, decode, encode, update_managed
 from mlarray.metadata.spatial import spec_of
 from mlarray.region import Region
@@ -75,8 +75,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
         Compress the voxels (default), or keep them as a numpy array.
     axes : str or sequence, optional
         Axes by name, as OME-NGFF dictionaries or :class:`~mlarray.axes.Axis`; instead of ``axis_labels``.
-    **limits
-        The limits of the layout rule, see :class:`~mlarray.storage.options.StorageOptions`.
+    layout, **limits
+        The limits of the layout rule, by name and one by one, see :class:`~mlarray.storage.options.StorageOptions`.
 
     Raises
     ------
@@ -114,6 +114,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         compressed: bool = True,
         *,
         axes: AxesLike | None = None,
+        layout: LayoutName = DEFAULT_LAYOUT,
         **limits: Unpack[LimitKwargs],
     ) -> None:
         self._reset()
@@ -130,6 +131,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
             "block_size": block_size,
             "cparams": cparams,
             "dparams": dparams,
+            "layout": layout,
             **limits,
         }
         options = StorageOptions.from_keywords(storage, others=(*stated, "meta", "copy", "compressed", "axes"))
@@ -203,9 +205,11 @@ class MLArray(VoxelView, SpatialView, Constructors):
         block_size: SizeLike = None,
         cparams: Params = None,
         dparams: Params = None,
+        *,
+        layout: LayoutName = DEFAULT_LAYOUT,
     ) -> None:
         """Compress the voxels in memory, with a new layout; detaches from a file. Parameters as for the class."""
-        options = StorageOptions(patch_size, chunk_size, block_size, cparams, dparams)
+        options = StorageOptions(patch_size, chunk_size, block_size, cparams, dparams, layout=layout)
         self._detach(options, compressed=True)
 
     def decompress(self) -> None:

@@ -312,7 +312,7 @@ class Constructors:
         c_order : bool
             Whether values run along the last axis first; both give the same array here, which is always in C order.
         meta, compressed, **storage
-            As for :meth:`asarray`; without ``patch_size`` blosc2 chooses the layout.
+            As for :meth:`asarray`; without ``patch_size`` and ``layout`` blosc2 chooses the layout.
         """
         low, high, width = (0 if stop is None else start, start if stop is None else stop, 1 if step is None else step)
         if width == 0:
@@ -431,7 +431,8 @@ class Constructors:
         extent = _shape(values.size if shape is None else shape)
         if math.prod(extent) != values.size:
             raise UsageError(f"{values.size} values do not fill an array of shape {extent}.")
-        storage.setdefault("patch_size", None)
+        if "layout" not in storage:
+            storage.setdefault("patch_size", None)
         return cls.asarray(values.reshape(extent), meta, compressed=compressed, **storage)
 
 

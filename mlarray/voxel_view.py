@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from mlarray.block_grid import BlockGrid
 from mlarray.errors import DTypeError
 from mlarray.indexing import castable, parse_key, plain_box, read_selection, write_selection
 from mlarray.region import Region
@@ -43,6 +44,20 @@ class VoxelView:
     def size(self) -> int:
         """Number of elements."""
         return 0 if self._store is None else int(np.prod(self._store.shape, dtype=np.int64))
+
+    @property
+    def block_grid(self) -> BlockGrid:
+        """Origins of patches that begin with a block, so that few others are decoded; without compression every position.
+
+        Raises
+        ------
+        DTypeError
+            There is no array.
+        """
+        store = self._array()
+        if isinstance(store, BloscStore):
+            return BlockGrid(store.shape, store.chunks, store.blocks)
+        return BlockGrid.without_blocks(store.shape)
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, written into ``out`` where it is given."""

@@ -84,6 +84,7 @@ def convert(
     *,
     to: str | None = None,
     patch_size: PatchSize | str | None = None,
+    layout: str | None = None,
     storage: Mapping[str, object] | None = None,
     workers: int | None = None,
     memory: int | str | None = None,
@@ -110,6 +111,8 @@ def convert(
         else ``"mla"``.
     patch_size : int, sequence of int or str, optional
         The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
+    layout : {"nnunet", "small-blocks"}, optional
+        Limits of blocks and chunks by name: 128 KiB and 6 MiB (default), or 32 KiB and 1.5 MiB.
     storage : mapping, optional
         Further storage arguments of ``MLArray``.
     workers : int, optional
@@ -146,6 +149,7 @@ def convert(
         output,
         to=to,
         patch_size=patch_size,
+        layout=layout,
         storage=storage,
         workers=workers,
         memory=memory,

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import xxhash
 
+from mlarray.layout import DEFAULT_LAYOUT
 from mlarray.sources.base import Note
 from mlarray_convert.discovery import Case
 from mlarray_convert.request import Request
@@ -52,10 +53,13 @@ def make_record(case: Case, request: Request, files: Iterable[Path], notes: Iter
 
 def settings_of(case: Case, request: Request) -> dict[str, object]:
     """Return the settings that shape the output, as plain JSON values; how fast it was made is not one."""
+    storage = dict(sorted(request.storage.items()))
+    if storage.get("layout") == DEFAULT_LAYOUT:  # to name the default gives the same file as to leave it out
+        del storage["layout"]
     settings = {
         "format_version": FORMAT_VERSION,
         "target": request.target.name,
-        "storage": dict(sorted(request.storage.items())),
+        "storage": storage,
         "label": case.is_label,
     }
     plain: dict[str, object] = json.loads(json.dumps(settings, default=str))

@@ -12,7 +12,7 @@ from typing import TypeVar
 from mlarray.errors import UsageError
 from mlarray.formats.registry import format_named, format_of_name
 from mlarray.formats.table import FORMATS, Format
-from mlarray.layout import PatchSize
+from mlarray.layout import PatchSize, parse_layout_name
 
 _Choice = TypeVar("_Choice", bound=Enum)
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
@@ -54,7 +54,7 @@ class Request:
     suffix : str
         Suffix of every output, with its dot.
     storage : mapping
-        Storage arguments for formats with chunks, such as ``patch_size``.
+        Storage arguments for formats with chunks, such as ``patch_size`` and ``layout``.
     workers : int or None
         Worker processes; None: chosen from processors and memory.
     memory_bytes : int or None
@@ -108,6 +108,7 @@ def make_request(
     *,
     to: str | None = None,
     patch_size: PatchSize | str | None = None,
+    layout: str | None = None,
     storage: Mapping[str, object] | None = None,
     workers: int | None = None,
     memory: int | str | None = None,
@@ -129,6 +130,8 @@ def make_request(
         Name of the target format. Default: that of the output's suffix, else ``"mla"``.
     patch_size : int, sequence of int or str, optional
         Patch that the layout is made for, such as ``192`` or ``"128,160,160"``. Default: 192.
+    layout : str, optional
+        Name of the layout, ``"nnunet"`` or ``"small-blocks"``. Default: ``"nnunet"``.
     storage : mapping, optional
         Further storage arguments.
     workers, memory, if_exists, verify, labels, dry_run, fail_fast
@@ -148,6 +151,8 @@ def make_request(
     arguments = dict(storage or {})
     if patch_size is not None:
         arguments["patch_size"] = parse_patch_size(patch_size)
+    if layout is not None:
+        arguments["layout"] = parse_layout_name(layout)
     return Request(
         places,
         place,

@@ -7,7 +7,7 @@ local disk, and on slow file systems (a fixed delay per read request, page cache
 5. cold, with the next patch announced before 50 ms of compute / warm;
 6. warm: read-ahead on / off with one and four readers, beside off / off; and a run that goes from cold to warm and back.
 
-    python benchmarks/compare/cold.py SCRATCH [--json FILE] [--rounds 12] [--shape 256,384,384] [--layout default|small]
+    python benchmarks/compare/cold.py SCRATCH [--json FILE] [--rounds 12] [--shape 256,384,384] [--layout nnunet|small-blocks]
         [--where disk,2ms,10ms,2ms-10,10ms-10]
 """
 
@@ -26,7 +26,7 @@ import numpy as np
 from cold_reader import drop
 from environments import python_of
 from peer_process import Peer
-from peers import SMALL, draw, quartiles, ratio
+from peers import draw, quartiles, ratio
 from slow_mount import mounted, why_no_fuse
 from volumes import float_volume
 
@@ -58,20 +58,20 @@ class Files:
         return draw(self._rng, self._shape, self._patch, None)
 
 
-def make_files(folder: Path, shape: tuple[int, ...], options: dict[str, Any]) -> Path:
+def make_files(folder: Path, shape: tuple[int, ...], layout: str) -> Path:
     """Write one file per reader unless they are there, flush them, and return the folder."""
     import os
 
     from mlarray import MLArray
 
-    kept = folder / f"cold_{'x'.join(map(str, shape))}_{'small' if options else 'default'}"
+    kept = folder / f"cold_{'x'.join(map(str, shape))}_{layout}"
     kept.mkdir(parents=True, exist_ok=True)
     for number in range(READERS):
         path = kept / f"case_{number}.mla"
         if not path.exists():
             print(f"making {path.name}", flush=True)
             raw = kept / "raw.npy"
-            MLArray(float_volume(raw, shape, number), patch_size=128, **options).save(path)
+            MLArray(float_volume(raw, shape, number), patch_size=128, layout=layout).save(path)
             raw.unlink()
         with path.open("rb") as file:
             os.fsync(file.fileno())
@@ -221,7 +221,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=12)
     parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), default=(256, 384, 384))
     parser.add_argument("--patch", type=int, default=128)
-    parser.add_argument("--layout", choices=["default", "small"], default="default")
+    parser.add_argument("--layout", choices=["nnunet", "small-blocks"], default="nnunet")
     parser.add_argument("--where", type=lambda text: text.split(","), default=list(PLACES))
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -229,7 +229,7 @@ def main() -> None:
         sys.exit("Dropping pages from the cache is known on Linux only; nothing was measured.")
     arguments.scratch.mkdir(parents=True, exist_ok=True)
     scratch = arguments.scratch.resolve()
-    backing = make_files(scratch, arguments.shape, SMALL if arguments.layout == "small" else {})
+    backing = make_files(scratch, arguments.shape, arguments.layout)
     problem = why_no_fuse()
     if problem:
         print(f"Slow file systems are skipped: {problem}.")

@@ -26,7 +26,7 @@ from peer_process import Peer
 from volumes import DATA, FULL_SHAPE, volume_file
 
 HERE = Path(__file__).parent
-SMALL = {"block_limit_bytes": 32 * 1024, "chunk_limit_bytes": 3 * 512 * 1024}
+SMALL = (("layout", "small-blocks"),)
 SAMPLE_SECONDS, MOST_PATCHES = 0.06, 48
 
 
@@ -44,11 +44,10 @@ class Row:
     aligned: bool = False
 
 
-SMALL_OPTIONS = tuple(SMALL.items())
 ROWS = (
     Row("memmap", "memmap", "ours", "memmap"),
     Row("ours", "ours", "ours", "ours", by_patch=True),
-    Row("ours small", "ours", "ours", "small", by_patch=True, options=SMALL_OPTIONS),
+    Row("ours small", "ours", "ours", "small", by_patch=True, options=SMALL),
     Row("ours small x[s]", "ours_indexed", "ours", "small", by_patch=True, writes=False),
     Row("blosc2 small", "blosc2", "ours", "small", by_patch=True, writes=False),
     Row("memmap aligned", "memmap", "ours", "memmap", writes=False, aligned=True),

@@ -118,7 +118,7 @@ class MlaSink:
         self._info = info
         self._options = options
         self._storage = StorageOptions.from_mapping(options.storage)
-        self._layout = self._storage.layout(spec)
+        self._layout = self._storage.layout_for(spec)
         self.chunks = self._layout.chunks
         self._centre = centred_region(spec.shape, self.chunks)
         self._held: list[tuple[Region, NDArray]] = []
@@ -209,7 +209,7 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
 
 def plan_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
     """Return the layout that a file for ``spec`` would get."""
-    return StorageOptions.from_mapping(storage).layout(spec)
+    return StorageOptions.from_mapping(storage).layout_for(spec)
 
 
 def sample_region(spec: ArraySpec, storage: Mapping[str, Any]) -> Region:

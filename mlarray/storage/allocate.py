@@ -84,7 +84,7 @@ def allocate(
         When the sizes asked for cannot be stored.
     """
     refuse_without_axes(spec)
-    layout = layout or options.layout(spec)
+    layout = layout or options.layout_for(spec)
     dtype = spec.dtype.newbyteorder("=")
     choice = None
     if options.cparams is None:

@@ -116,7 +116,7 @@ def filled_store(
     (``Access.SLAB``) pays with a second decoding. With ``sampled=False`` nothing is looked at, as for an array of zeros.
     """
     spec = source.spec
-    layout = layout or options.layout(spec)
+    layout = layout or options.layout_for(spec)
     sample = source.read(sample_region(spec.shape, layout.chunks)) if sampled and spec.size else None
     made = allocate(spec, options, path=path, layout=layout, sample=sample, threads=threads)
     update_managed(meta, blosc2=made.fields)

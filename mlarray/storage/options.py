@@ -9,7 +9,7 @@ from enum import Enum
 from typing import Any, Literal, TypeAlias, TypedDict, cast
 
 from mlarray.errors import UsageError
-from mlarray.layout import BLOCK_LIMIT_BYTES, CHUNK_LIMIT_BYTES, CHUNK_PATCH_FACTOR, Layout, resolve_layout
+from mlarray.layout import DEFAULT_LAYOUT, Layout, LayoutName, resolve_layout
 from mlarray.spec import ArraySpec
 
 PatchSize: TypeAlias = "int | Sequence[int] | Literal['default'] | None"
@@ -56,6 +56,7 @@ class StorageKwargs(LimitKwargs, total=False):
     block_size: SizeLike
     cparams: Params
     dparams: Params
+    layout: LayoutName
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,10 +74,13 @@ class StorageOptions:
         Replaces all of LZ4HC level 5, 4 threads and the choice of the filter.
     dparams : mapping or blosc2.DParams, optional
         Replaces 1 thread.
-    block_limit_bytes, chunk_limit_bytes : int
-        Largest block and chunk, 128 KiB and 6 MiB.
-    chunk_patch_factor : float
-        Largest chunk extent in units of the patch extent, 1.5.
+    block_limit_bytes, chunk_limit_bytes : int, optional
+        Largest block and chunk. Default: as ``layout`` says, 128 KiB and 6 MiB.
+    chunk_patch_factor : float, optional
+        Largest chunk extent in units of the patch extent. Default: as ``layout`` says, 1.5.
+    layout : {"nnunet", "small-blocks"}
+        Name of the three limits: ``"small-blocks"`` has blocks of at most 32 KiB in chunks of at most 1.5 MiB. It needs a
+        patch size, which may be the default.
     """
 
     patch_size: PatchSize = "default"
@@ -84,9 +88,10 @@ class StorageOptions:
     block_size: SizeLike = None
     cparams: Params = None
     dparams: Params = None
-    block_limit_bytes: int = BLOCK_LIMIT_BYTES
-    chunk_limit_bytes: int = CHUNK_LIMIT_BYTES
-    chunk_patch_factor: float = CHUNK_PATCH_FACTOR
+    block_limit_bytes: int | None = None
+    chunk_limit_bytes: int | None = None
+    chunk_patch_factor: float | None = None
+    layout: LayoutName = DEFAULT_LAYOUT
 
     @classmethod
     def from_keywords(cls, keywords: StorageKwargs, *, others: Sequence[str] = ()) -> StorageOptions:
@@ -114,7 +119,7 @@ class StorageOptions:
             raise UsageError(f"Unknown storage arguments {', '.join(unknown)}; known are {', '.join(sorted(known))}.")
         return cls(**cast("StorageKwargs", dict(arguments)))
 
-    def layout(self, spec: ArraySpec) -> Layout:
+    def layout_for(self, spec: ArraySpec) -> Layout:
         """Return the chunks and blocks for an array, with the reason."""
         return resolve_layout(
             spec.shape,
@@ -123,6 +128,7 @@ class StorageOptions:
             patch_size=self.patch_size,
             chunk_size=self.chunk_size,
             block_size=self.block_size,
+            layout=self.layout,
             block_limit_bytes=self.block_limit_bytes,
             chunk_limit_bytes=self.chunk_limit_bytes,
             chunk_patch_factor=self.chunk_patch_factor,

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from mlarray.errors import UsageError
-from mlarray.layout import Layout, PatchSize
+from mlarray.layout import DEFAULT_LAYOUT, NAMED_LAYOUTS, Layout, LayoutName, PatchSize
 from mlarray.spec import ArraySpec
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, SizeLike, StorageOptions
 
@@ -19,9 +19,8 @@ from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, Size
 CODEC_NUMBERS = {"BLOSCLZ": 0, "LZ4": 1, "LZ4HC": 2, "ZLIB": 4, "ZSTD": 5}
 FILTER_NUMBERS = {"none": 0, "shuffle": 1, "bitshuffle": 2}
 AUTO_FILTER = "auto"
-SMALL_BLOCK_BYTES = 32 * 1024
-SMALL_CHUNK_BYTES = 3 * 512 * 1024
-DEFAULT_LAYOUT, SMALL_LAYOUT, OWN_LAYOUT = "nnunet", "small-blocks", "yours"
+SMALL_LAYOUT: LayoutName = "small-blocks"
+OWN_LAYOUT = "yours"
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +137,7 @@ def make_candidates(
 
 def layout_of(candidate: Candidate, spec: ArraySpec) -> Layout:
     """Return the chunks and blocks that a candidate comes to for an array."""
-    return StorageOptions.from_mapping(candidate.arguments).layout(spec)
+    return StorageOptions.from_mapping(candidate.arguments).layout_for(spec)
 
 
 def _proposed(
@@ -150,7 +149,8 @@ def _proposed(
     codecs: Sequence[Codec] | None,
 ) -> Iterator[Candidate]:
     patch = {"patch_size": patch_size}
-    small = {**patch, "block_limit_bytes": SMALL_BLOCK_BYTES, "chunk_limit_bytes": SMALL_CHUNK_BYTES}
+    small = {**patch, "layout": SMALL_LAYOUT}
+    limits = NAMED_LAYOUTS[SMALL_LAYOUT]
     yield _candidate(DEFAULT_LAYOUT, patch)
     if chunk_size is not None or block_size is not None:
         yield _candidate(OWN_LAYOUT, {"chunk_size": chunk_size, "block_size": block_size})
@@ -158,9 +158,9 @@ def _proposed(
     others = OTHER_CODECS if codecs is None else tuple(codec for codec in codecs if codec != DEFAULT_CODEC)
     for codec in others:
         yield _candidate(SMALL_LAYOUT, small, codec, chosen_filter)
-    yield _candidate("small-blocks-16", {**small, "block_limit_bytes": SMALL_BLOCK_BYTES // 2})
-    yield _candidate("blocks-32", {**patch, "block_limit_bytes": SMALL_BLOCK_BYTES})
-    yield _candidate("chunks-1.5", {**patch, "chunk_limit_bytes": SMALL_CHUNK_BYTES})
+    yield _candidate("small-blocks-16", {**small, "block_limit_bytes": limits.block_limit_bytes // 2})
+    yield _candidate("blocks-32", {**patch, "block_limit_bytes": limits.block_limit_bytes})
+    yield _candidate("chunks-1.5", {**patch, "chunk_limit_bytes": limits.chunk_limit_bytes})
     yield _candidate("blosc2", {"patch_size": None})
     for codec in others:
         yield _candidate(DEFAULT_LAYOUT, patch, codec, chosen_filter)

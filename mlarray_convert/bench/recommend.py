@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from mlarray_convert.bench.candidates import OWN_LAYOUT, Candidate
+from mlarray_convert.bench.candidates import Candidate
 from mlarray_convert.bench.measure import FEWEST_ROUNDS, Rounds, Stored
 
 BETTER, SLOWER, LARGER = 0.95, 1.05, 1.10
@@ -189,7 +189,7 @@ def python_text(candidate: Candidate) -> str:
     >>> python_text(Candidate("x", "nnunet", DEFAULT_CODEC, "auto", {"patch_size": 128}))
     'MLArray(array, patch_size=128)'
     """
-    return f"MLArray({', '.join(('array', *(f'{name}={value!r}' for name, value in candidate.arguments.items())))})"
+    return _call("MLArray", "array", _needed(candidate))
 
 
 def command_text(candidate: Candidate) -> str:
@@ -201,12 +201,25 @@ def command_text(candidate: Candidate) -> str:
     >>> command_text(Candidate("x", "nnunet", DEFAULT_CODEC, "auto", {"patch_size": (64, 192, 192)}))
     'mla convert DATASET --patch-size 64,192,192'
     """
-    arguments = dict(candidate.arguments)
-    patch = arguments.pop("patch_size", None)
-    if not arguments and patch is not None and candidate.layout != OWN_LAYOUT:
-        extents = patch if isinstance(patch, Iterable) and not isinstance(patch, str) else (patch,)
-        return f"mla convert DATASET --patch-size {','.join(map(str, extents))}"
-    return f"mlarray_convert.convert('DATASET', storage={dict(candidate.arguments)!r})"
+    storage = _needed(candidate)
+    # What convert and its command have an option for; patch_size=None, blosc2's own choice, is none of them.
+    direct = {name: storage.pop(name) for name in ("patch_size", "layout") if storage.get(name) is not None}
+    if storage:
+        return _call("mlarray_convert.convert", "'DATASET'", {**direct, "storage": storage})
+    return " ".join(("mla convert DATASET", *(f"--{name.replace('_', '-')} {_word(direct[name])}" for name in direct)))
+
+
+def _needed(candidate: Candidate) -> dict[str, object]:
+    """Return the arguments without the patch size that holds anyway."""
+    return {name: value for name, value in candidate.arguments.items() if (name, value) != ("patch_size", "default")}
+
+
+def _call(function: str, subject: str, arguments: Mapping[str, object]) -> str:
+    return f"{function}({', '.join((subject, *(f'{name}={value!r}' for name, value in arguments.items())))})"
+
+
+def _word(value: object) -> str:
+    return ",".join(map(str, value)) if isinstance(value, Iterable) and not isinstance(value, str) else str(value)
 
 
 def _kept(default: Stored, reason: str) -> Recommendation:

@@ -311,7 +311,7 @@ def _probe_rate(origin: Origin, place: Path) -> float:
 
 def _chosen_filter(volume: Volume, patch: PatchSize) -> str:
     """Return the filter that the default chooses for a volume."""
-    layout = StorageOptions(patch_size=patch).layout(volume.spec)
+    layout = StorageOptions(patch_size=patch).layout_for(volume.spec)
     region = sample_region(volume.spec.shape, layout.chunks)
     sample = ArraySource(volume.voxels(), volume.spec).read(region)
     return "shuffle" if choose_filter(sample, layout, threads=COMPRESSION_THREADS).shuffle else "none"

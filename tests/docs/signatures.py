@@ -10,7 +10,7 @@ from enum import Enum
 import mlarray
 import mlarray_convert
 
-DESCRIBED = ("MLArray", "Meta", "Region", "Geometry", "Axis", "ArraySpec", "Layout")
+DESCRIBED = ("MLArray", "Meta", "Region", "Geometry", "Axis", "ArraySpec", "Layout", "BlockGrid")
 _PLAIN = (bool, int, float, str, type(None), tuple)
 
 
