@@ -152,7 +152,9 @@ def make_request(
     if patch_size is not None:
         arguments["patch_size"] = parse_patch_size(patch_size)
     if layout is not None:
-        arguments["layout"] = parse_layout_name(layout)
+        arguments["layout"] = layout
+    if "layout" in arguments:
+        arguments["layout"] = parse_layout_name(arguments["layout"])
     return Request(
         places,
         place,
