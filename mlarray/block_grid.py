@@ -130,7 +130,7 @@ class BlockGrid:
         UsageError
             As for :meth:`origins`, or the origin has a wrong number of entries.
         """
-        wanted = self._per_axis(tuple(origin), "An origin")
+        wanted = self._per_axis(origin if isinstance(origin, Iterable) else (origin,), "An origin")
         axes = self._axes(patch_size, step)
         return tuple(one.nearest(position) for one, position in zip(axes, wanted, strict=True))
 
@@ -172,8 +172,8 @@ class BlockGrid:
         return list(map(_origins, self.shape, self.chunks, self.blocks, patch, steps))
 
     def _per_axis(self, value: Extents, name: str, *, least: int | None = None) -> tuple[int, ...]:
-        given = tuple(value) if isinstance(value, Iterable) else (value,) * len(self.shape)
         try:
+            given = tuple(value) if isinstance(value, Iterable) else (value,) * len(self.shape)
             numbers = tuple(operator.index(entry) for entry in given)
         except TypeError:
             raise UsageError(f"{name} is made of integers; got {value!r}.") from None

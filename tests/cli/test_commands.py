@@ -33,12 +33,12 @@ def test_info_of_a_nifti_file_is_its_header_in_json(tmp_path: Path, capsys: pyte
 
 def test_info_of_an_mla_file_says_how_and_why_it_is_stored(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
     write_nifti(tmp_path / "a.nii.gz", ramp((40, 40, 40)))
-    convert(tmp_path / "a.nii.gz", patch_size=16)
+    convert(tmp_path / "a.nii.gz", patch_size=16, layout="small-blocks")
     info = told(capsys, "info", tmp_path / "a.mla", "--json")
     storage = info["storage"]
     assert (storage["codec"], storage["level"]) == ("LZ4HC", 5)
     assert storage["blocks"] == [16, 16, 16]
-    assert "16 x 16 x 16" in storage["layout_reason"]
+    assert storage["layout_reason"].startswith("Layout small-blocks, made for the patch 16 x 16 x 16 at 2 bytes")
     assert storage["ratio"] > 1
     assert storage["checksum"].startswith("xxh3:")
     assert info["record"]["sources"][0]["name"] == "a.nii.gz"

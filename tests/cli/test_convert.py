@@ -120,6 +120,31 @@ def test_a_changed_source_other_settings_and_a_broken_output_are_made_again(data
     assert statuses(convert(data, patch_size=3)) == [("ok", "converted again: other settings than before")] * 3
 
 
+def test_another_layout_makes_outputs_again_and_the_default_by_name_does_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    write_nifti(tmp_path / "a.nii.gz", ramp((40, 40, 40)))
+    found = []
+    for options in ([], ["--layout", "nnunet"], ["--layout", "small-blocks"], ["--layout", "small-blocks"], []):
+        assert run(["convert", str(tmp_path / "a.nii.gz"), *options, "--json", "-"]) == ExitCode.OK
+        row = rows(capsys.readouterr().out)[0]
+        with MLArray.open(tmp_path / "a.mla") as array:
+            assert array.layout is not None
+            found.append(
+                (row["status"], array.layout.blocks, array.layout.reason.startswith("Layout small-blocks, made for"))
+            )
+    large, small = (40, 40, 40), (32, 32, 16)
+    assert found == [
+        ("ok", large, False),
+        ("skipped", large, False),
+        ("ok", small, True),
+        ("skipped", small, True),
+        ("ok", large, False),
+    ]
+    assert run(["convert", str(tmp_path / "a.nii.gz"), "--layout", "tiny"]) == ExitCode.USAGE
+    assert "'nnunet', 'small-blocks'" in capsys.readouterr().err
+
+
 def test_a_file_of_another_program_is_not_replaced_unasked(data: Path) -> None:
     theirs = data.with_name("data_mla") / "a.mla"
     theirs.parent.mkdir()

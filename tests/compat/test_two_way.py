@@ -95,6 +95,7 @@ def write_what_only_ours_can(folder: Path) -> None:
     axes = (Axis("t", unit="second", step=2.5), Axis("z", unit="millimeter"), Axis("y"), Axis("x"))
     MLArray(cases.voxels((3, 4, 5, 6)), axes=axes, spacing=(3, 1, 1)).save(folder / "ours_axes.mla")
     header = {"descrip": b"caf\xe9", "slope": float("nan"), "count": np.int16(3), "codes": {1: "a"}, "pair": (1, 2)}
+    MLArray(cases.voxels((40, 64, 64)), patch_size=32, layout="small-blocks").save(folder / "ours_small_blocks.mla")
     MLArray(cases.voxels((4, 5)), meta=header).save(folder / "ours_header.mla")
     for name, geometry in (
         (

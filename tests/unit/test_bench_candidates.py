@@ -45,7 +45,7 @@ def test_small_blocks_keep_their_limits() -> None:
     assert layout.blocks is not None
     assert np.prod(layout.blocks) * 2 <= 32 * 1024
     assert np.prod(layout.chunks) * 2 <= 1536 * 1024
-    assert small.arguments["patch_size"] == 128
+    assert small.arguments == {"patch_size": 128, "layout": "small-blocks"}
 
 
 def test_shuffle_is_never_tried_on_one_byte_types() -> None:

@@ -1,13 +1,28 @@
 """The rule that turns measurements into one setting, on measurements that are made up."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
-from mlarray_convert.bench.candidates import Candidate, Codec
+from mlarray.layout import PatchSize
+from mlarray.spec import ArraySpec
+from mlarray.storage.options import StorageOptions
+from mlarray_convert.bench.candidates import Candidate, Codec, layout_of, make_candidates
 from mlarray_convert.bench.measure import FLOOR, Rounds, Stored
-from mlarray_convert.bench.recommend import best_candidate, command_text, compare, recommend, spread_of
+from mlarray_convert.bench.recommend import (
+    best_candidate,
+    command_text,
+    compare,
+    python_text,
+    recommend,
+    spread_of,
+)
+from mlarray_convert.cli.convert import command as convert_command
+from mlarray_convert.request import make_request
 
+CT = ArraySpec((400, 512, 512), np.dtype(np.int16))
 LZ4HC = Codec("LZ4HC", 5)
 DEFAULT = Candidate("default", "nnunet", LZ4HC, "auto", {"patch_size": 64}, 0)
 SMALL = Candidate("small", "small-blocks", LZ4HC, "auto", {"patch_size": 64, "block_limit_bytes": 32768}, 1)
@@ -92,10 +107,43 @@ def test_a_recommendation_must_be_confirmed_on_new_patches() -> None:
     good = recommend(both, chosen, first, [rounds(small=0.82)])
     assert (good.name, good.keep_default) == ("small", False)
     assert good.python == "MLArray(array, patch_size=64, block_limit_bytes=32768)"
-    assert good.command == "mlarray_convert.convert('DATASET', storage={'patch_size': 64, 'block_limit_bytes': 32768})"
+    assert good.command == "mlarray_convert.convert('DATASET', patch_size=64, storage={'block_limit_bytes': 32768})"
     for second in ([rounds(small=1.0)], []):
         kept = recommend(both, chosen, first, second)
         assert (kept.name, kept.keep_default, kept.command) == ("default", True, "mla convert DATASET --patch-size 64")
+
+
+def test_a_named_layout_is_an_option_of_the_command() -> None:
+    small = next(one for one in make_candidates(CT, (64, 96, 96), chosen_filter="none") if one.layout == "small-blocks")
+    assert python_text(small) == "MLArray(array, patch_size=(64, 96, 96), layout='small-blocks')"
+    assert command_text(small) == "mla convert DATASET --patch-size 64,96,96 --layout small-blocks"
+
+
+def test_the_patch_size_that_holds_anyway_is_not_given() -> None:
+    default, *others = make_candidates(CT, "default", chosen_filter="none")
+    assert (python_text(default), command_text(default)) == ("MLArray(array)", "mla convert DATASET")
+    assert command_text(others[0]) == "mla convert DATASET --layout small-blocks"
+
+
+@pytest.mark.parametrize("patch", ["default", 64, (32, 64, 48)])
+def test_every_text_asks_for_exactly_what_was_measured(patch: PatchSize) -> None:
+    names = {
+        "mlarray_convert": SimpleNamespace(convert=make_request),
+        "MLArray": lambda _, **storage: storage,
+        "array": 0,
+    }
+    for one in make_candidates(CT, patch, chosen_filter="shuffle", chunk_size=96, block_size=24):
+        asked = [eval(python_text(one), names)]
+        text = command_text(one)
+        if text.startswith("mla convert "):
+            words = convert_command.make_context("convert", text.split()[2:]).params
+            asked.append(make_request("DATASET", patch_size=words["patch_size"], layout=words["layout"]).storage)
+        else:
+            asked.append(eval(text, names).storage)
+        for storage in asked:
+            options = StorageOptions.from_mapping(storage)
+            assert options.layout_for(CT) == layout_of(one, CT), text
+            assert options.cparams == one.arguments.get("cparams"), text
 
 
 def test_the_floor_is_never_recommended() -> None:

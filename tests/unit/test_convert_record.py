@@ -43,10 +43,21 @@ def test_speed_settings_do_not_make_an_output_stale(source: Path) -> None:
     assert why_stale(stored(source), case, request, [source]) is None
 
 
-@pytest.mark.parametrize("options", [{"patch_size": 64}, {"to": "b2nd"}, {"storage": {"block_limit_bytes": 4096}}])
+@pytest.mark.parametrize(
+    "options",
+    [{"patch_size": 64}, {"layout": "small-blocks"}, {"to": "b2nd"}, {"storage": {"block_limit_bytes": 4096}}],
+)
 def test_settings_that_shape_the_file_make_it_stale(source: Path, options: dict[str, object]) -> None:
     case, request = setting(source, **options)
     assert why_stale(stored(source), case, request, [source]) == "other settings than before"
+
+
+def test_to_name_the_default_layout_is_to_leave_it_out(source: Path) -> None:
+    case, request = setting(source, layout="nnunet", storage={"layout": "small-blocks"})
+    assert request.storage == {"layout": "nnunet"}
+    assert why_stale(stored(source), case, request, [source]) is None
+    case, request = setting(source, storage={"layout": "small-blocks"})
+    assert why_stale(stored(source, layout="small-blocks"), case, request, [source]) is None
 
 
 def test_a_changed_source_is_seen_even_with_its_old_time(source: Path) -> None:

@@ -70,3 +70,9 @@ def test_a_mode_that_does_not_exist_is_refused_with_those_that_do() -> None:
 def test_numbers_below_one_and_empty_requests_are_refused(arguments: dict[str, object]) -> None:
     with pytest.raises(UsageError):
         make_request(**{"inputs": ["a.nii"], **arguments})  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("options", [{"layout": "small"}, {"storage": {"layout": 3}}])
+def test_a_layout_that_has_no_name_is_refused_before_any_file_is_touched(options: dict[str, object]) -> None:
+    with pytest.raises(UsageError, match="'nnunet' or 'small-blocks'"):
+        make_request("a.nii", **options)  # type: ignore[arg-type]
