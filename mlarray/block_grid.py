@@ -11,7 +11,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, NamedTuple, Self, SupportsIndex
+from typing import TYPE_CHECKING, Self, SupportsIndex
 
 from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import UsageError
@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 Extents = SupportsIndex | Sequence[SupportsIndex]
 
 
-class _Origins(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class _Origins:
     """Origins along one axis: those on the grid, rising from 0, and the last one, which ends with the array."""
 
     grid: Sequence[int]
