@@ -11,14 +11,27 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from types import MappingProxyType
 from typing import Literal, SupportsIndex
 
 from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import LayoutError
-from mlarray.layout_rule import MAX_BLOCK_BYTES, MAX_CHUNK_BYTES, grown_chunk, padded_bytes, shrunk_block, target_extent
+from mlarray.layout_rule import (
+    BLOCK_LIMIT_BYTES,
+    CHUNK_LIMIT_BYTES,
+    CHUNK_PATCH_FACTOR,
+    DEFAULT_LAYOUT,
+    MAX_BLOCK_BYTES,
+    MAX_CHUNK_BYTES,
+    NAMED_LAYOUTS,
+    LayoutName,
+    Limits,
+    grown_chunk,
+    padded_bytes,
+    shrunk_block,
+    target_extent,
+)
 
 __all__ = [
     "BLOCK_LIMIT_BYTES",
@@ -40,59 +53,8 @@ __all__ = [
     "stored_layout",
 ]
 
-BLOCK_LIMIT_BYTES = 128 * 1024
-"""Largest block, in bytes of voxels, unless the caller says otherwise."""
-
-CHUNK_LIMIT_BYTES = 6 * 1024 * 1024
-"""Largest chunk, in bytes of voxels, unless the caller says otherwise."""
-
-CHUNK_PATCH_FACTOR = 1.5
-"""Largest chunk extent per axis, as a multiple of the patch extent."""
-
 DEFAULT_PATCH_SIZE = 192
 """Patch extent per spatial axis that ``patch_size="default"`` stands for."""
-
-LayoutName = Literal["nnunet", "small-blocks"]
-"""Names for values of the rule's three limits."""
-
-DEFAULT_LAYOUT: LayoutName = "nnunet"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """What a name of a layout stands for.
-
-    Parameters
-    ----------
-    block_limit_bytes, chunk_limit_bytes : int
-        Largest block and chunk in bytes of voxels.
-    chunk_patch_factor : float
-        Largest chunk extent per axis as a multiple of the patch extent.
-    reason : str
-        Why these values.
-    """
-
-    block_limit_bytes: int
-    chunk_limit_bytes: int
-    chunk_patch_factor: float
-    reason: str
-
-
-NAMED_LAYOUTS: Mapping[LayoutName, Limits] = MappingProxyType(
-    {
-        "nnunet": Limits(
-            BLOCK_LIMIT_BYTES, CHUNK_LIMIT_BYTES, CHUNK_PATCH_FACTOR, "Files are cut as nnU-Net 2.8.1 cuts its own."
-        ),
-        "small-blocks": Limits(
-            32 * 1024,
-            3 * 512 * 1024,
-            CHUNK_PATCH_FACTOR,
-            "A block fits the first-level cache and a patch decodes fewer voxels beside its own: random CT patches of "
-            "64 to 128 took 0.75 to 0.81 of the time at 1 % more bytes; blocks below 16 KiB were slower again.",
-        ),
-    }
-)
-"""The only table of named layouts."""
 
 PatchSize = int | Sequence[int] | Literal["default"]
 """What callers may give as patch size: one extent for all spatial axes, one per spatial axis, or the default."""
@@ -154,6 +116,7 @@ def layout_for_patch(
     block_limit_bytes: int = BLOCK_LIMIT_BYTES,
     chunk_limit_bytes: int = CHUNK_LIMIT_BYTES,
     chunk_patch_factor: float = CHUNK_PATCH_FACTOR,
+    long_rows: bool = False,
 ) -> Layout:
     """Choose chunks and blocks for random patches of one size.
 
@@ -178,6 +141,10 @@ def layout_for_patch(
     chunk_patch_factor : float
         Largest chunk extent per axis as a multiple of the patch extent. Default 1.5. A block that covers the patch may
         exceed it, because it is rounded up to a power of two. ``math.inf`` leaves only the byte limit.
+
+    long_rows : bool
+        Halve the first of several equally long axes of a block instead of the last, so that rows along the last axis, each
+        copied in one piece, stay long.
 
     Returns
     -------
@@ -211,7 +178,9 @@ def layout_for_patch(
 
     extent = [max(1, shape[axis]) for axis in axes]
     target = [target_extent(n, p, chunk_patch_factor) for n, p in zip(extent, patch, strict=True)]
-    block = shrunk_block(extent, patch, target, itemsize=itemsize, limit=min(block_limit, chunk_limit))
+    block = shrunk_block(
+        extent, patch, target, itemsize=itemsize, limit=min(block_limit, chunk_limit), long_rows=long_rows
+    )
     chunk = grown_chunk(block, extent, patch, target, itemsize=itemsize, limit=chunk_limit)
 
     blocks, chunks = (_on_axes(sizes, axes, len(shape)) for sizes in (block, chunk))
@@ -290,6 +259,7 @@ def resolve_layout(
             block_limit_bytes=named.block_limit_bytes if block_limit_bytes is None else block_limit_bytes,
             chunk_limit_bytes=named.chunk_limit_bytes if chunk_limit_bytes is None else chunk_limit_bytes,
             chunk_patch_factor=named.chunk_patch_factor if chunk_patch_factor is None else chunk_patch_factor,
+            long_rows=named.long_rows,
         )
         if layout == DEFAULT_LAYOUT or made.chunks is None:
             return made

@@ -1,4 +1,4 @@
-"""How far does a block shrink and a chunk grow for a patch? The arithmetic of nnU-Net 2.8.1's rule.
+"""How far does a block shrink and a chunk grow for a patch? The arithmetic of nnU-Net 2.8.1's rule, and its limits by name.
 
 On spatial axes only, with checked numbers; :mod:`mlarray.layout` checks them, adds the other axes and the reason.
 """
@@ -6,15 +6,77 @@ On spatial axes only, with checked numbers; :mod:`mlarray.layout` checks them, a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
 
 from mlarray.errors import LayoutError
+
+BLOCK_LIMIT_BYTES = 128 * 1024
+"""Largest block, in bytes of voxels, unless the caller says otherwise."""
+
+CHUNK_LIMIT_BYTES = 6 * 1024 * 1024
+"""Largest chunk, in bytes of voxels, unless the caller says otherwise."""
+
+CHUNK_PATCH_FACTOR = 1.5
+"""Largest chunk extent per axis, as a multiple of the patch extent."""
 
 MAX_CHUNK_BYTES = 2**31 - 1 - 32
 """Hard limit of blosc2: a chunk, padded to whole blocks, fits a signed 32-bit size together with its 32-byte header."""
 
 MAX_BLOCK_BYTES = 536_866_816
 """Hard limit of blosc2 for one block (measured with blosc2 4.14.1: one byte more is refused)."""
+
+LayoutName = Literal["nnunet", "small-blocks"]
+"""Names for values of the rule's three limits."""
+
+DEFAULT_LAYOUT: LayoutName = "nnunet"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a name of a layout stands for.
+
+    Parameters
+    ----------
+    block_limit_bytes, chunk_limit_bytes : int
+        Largest block and chunk in bytes of voxels.
+    chunk_patch_factor : float
+        Largest chunk extent per axis as a multiple of the patch extent.
+    long_rows : bool
+        Whether blocks keep their extent along the last axis where several axes could be halved.
+    reason : str
+        Why these values.
+    """
+
+    block_limit_bytes: int
+    chunk_limit_bytes: int
+    chunk_patch_factor: float
+    long_rows: bool
+    reason: str
+
+
+NAMED_LAYOUTS: Mapping[LayoutName, Limits] = MappingProxyType(
+    {
+        "nnunet": Limits(
+            BLOCK_LIMIT_BYTES,
+            CHUNK_LIMIT_BYTES,
+            CHUNK_PATCH_FACTOR,
+            long_rows=False,
+            reason="Files are cut as nnU-Net 2.8.1 cuts its own.",
+        ),
+        "small-blocks": Limits(
+            16 * 1024,
+            3 * 512 * 1024,
+            CHUNK_PATCH_FACTOR,
+            long_rows=True,
+            reason="A block and what it is decoded from fit the first-level cache, a patch decodes fewer voxels beside its own, "
+            "and rows stay long, which are copied in one piece: docs/explanation/performance.md.",
+        ),
+    }
+)
+"""The only table of named layouts."""
 
 
 def target_extent(extent: int, patch: int, factor: float) -> int:
@@ -24,7 +86,13 @@ def target_extent(extent: int, patch: int, factor: float) -> int:
 
 
 def shrunk_block(
-    extent: Sequence[int], patch: Sequence[int], target: Sequence[int], *, itemsize: int, limit: int
+    extent: Sequence[int],
+    patch: Sequence[int],
+    target: Sequence[int],
+    *,
+    itemsize: int,
+    limit: int,
+    long_rows: bool = False,
 ) -> list[int]:
     """Return the block: from the power of two that covers the patch down, relatively longest axis first.
 
@@ -36,6 +104,8 @@ def shrunk_block(
         Bytes per voxel.
     limit : int
         Largest block in bytes.
+    long_rows : bool
+        Of axes that are equally long, shrink the first. nnU-Net's rule shrinks the last.
 
     Raises
     ------
@@ -51,7 +121,7 @@ def shrunk_block(
                 f"One voxel of {itemsize} bytes exceeds the limit of {limit_bytes} bytes for a block.",
                 hint=f"Raise block_limit_bytes and chunk_limit_bytes to {itemsize} or more.",
             )
-        longest = max(shrinkable, key=lambda axis: (block[axis] / target[axis], axis))
+        longest = max(shrinkable, key=lambda axis: (block[axis] / target[axis], -axis if long_rows else axis))
         block[longest] = 1 << ((block[longest] - 1).bit_length() - 1)
     return block
 

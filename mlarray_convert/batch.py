@@ -112,7 +112,7 @@ def convert(
     patch_size : int, sequence of int or str, optional
         The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
     layout : {"nnunet", "small-blocks"}, optional
-        Limits of blocks and chunks by name: 128 KiB and 6 MiB (default), or 32 KiB and 1.5 MiB.
+        Limits of blocks and chunks by name: 128 KiB and 6 MiB (default), or 16 KiB and 1.5 MiB.
     storage : mapping, optional
         Further storage arguments of ``MLArray``.
     workers : int, optional

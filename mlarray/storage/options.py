@@ -79,7 +79,7 @@ class StorageOptions:
     chunk_patch_factor : float, optional
         Largest chunk extent in units of the patch extent. Default: as ``layout`` says, 1.5.
     layout : {"nnunet", "small-blocks"}
-        Name of the three limits: ``"small-blocks"`` has blocks of at most 32 KiB in chunks of at most 1.5 MiB. It needs a
+        Name of the three limits: ``"small-blocks"`` has blocks of at most 16 KiB in chunks of at most 1.5 MiB. It needs a
         patch size, which may be the default.
     """
 

@@ -158,8 +158,8 @@ def _proposed(
     others = OTHER_CODECS if codecs is None else tuple(codec for codec in codecs if codec != DEFAULT_CODEC)
     for codec in others:
         yield _candidate(SMALL_LAYOUT, small, codec, chosen_filter)
-    yield _candidate("small-blocks-16", {**small, "block_limit_bytes": limits.block_limit_bytes // 2})
-    yield _candidate("blocks-32", {**patch, "block_limit_bytes": limits.block_limit_bytes})
+    yield _candidate("small-blocks-32", {**small, "block_limit_bytes": 2 * limits.block_limit_bytes})
+    yield _candidate("blocks-16", {**patch, "block_limit_bytes": limits.block_limit_bytes})
     yield _candidate("chunks-1.5", {**patch, "chunk_limit_bytes": limits.chunk_limit_bytes})
     yield _candidate("blosc2", {"patch_size": None})
     for codec in others:

@@ -25,8 +25,8 @@ def test_names_are_unique_and_every_kind_of_change_is_there() -> None:
     assert {one.layout for one in found} == {
         "nnunet",
         "small-blocks",
-        "small-blocks-16",
-        "blocks-32",
+        "small-blocks-32",
+        "blocks-16",
         "chunks-1.5",
         "blosc2",
     }

@@ -18,7 +18,8 @@ from mlarray.storage.options import StorageOptions
 
 SHAPE = (64, 96, 96)
 VOXELS = np.arange(np.prod(SHAPE), dtype=np.float32).reshape(SHAPE)
-SMALL = layout_for_patch(SHAPE, 4, patch_size=64, block_limit_bytes=32 * 1024, chunk_limit_bytes=3 * 512 * 1024)
+LIMITS = {"block_limit_bytes": 16 * 1024, "chunk_limit_bytes": 3 * 512 * 1024}
+SMALL = layout_for_patch(SHAPE, 4, patch_size=64, long_rows=True, **LIMITS)
 
 
 def test_the_default_name_is_the_rule_without_arguments() -> None:
@@ -32,20 +33,28 @@ def test_the_default_name_is_the_rule_without_arguments() -> None:
         assert resolve_layout(shape, itemsize, patch_size=patch, layout="nnunet") == expected  # type: ignore[arg-type]
 
 
-def test_small_blocks_are_the_same_rule_with_32_kib_and_1_5_mib() -> None:
+def test_small_blocks_are_the_same_rule_with_16_kib_and_1_5_mib() -> None:
     made = resolve_layout(SHAPE, 4, patch_size=64, layout="small-blocks")
     assert (made.chunks, made.blocks, made.patch_size) == (SMALL.chunks, SMALL.blocks, (64, 64, 64))
-    assert np.prod(made.blocks) * 4 == 32 * 1024  # type: ignore[arg-type]
+    assert np.prod(made.blocks) * 4 == 16 * 1024  # type: ignore[arg-type]
     assert made.reason == f"Layout small-blocks, m{SMALL.reason[1:]}"
 
 
+def test_small_blocks_keep_long_rows_where_several_axes_could_be_halved() -> None:
+    assert resolve_layout((512,) * 3, 2, patch_size=128, layout="small-blocks").blocks == (16, 16, 32)
+    assert layout_for_patch((512,) * 3, 2, patch_size=128, block_limit_bytes=16384).blocks == (32, 16, 16)
+    assert resolve_layout((512,) * 3, 1, patch_size=128, layout="small-blocks").blocks == (16, 32, 32)
+
+
 def test_explicit_limits_win_over_those_of_the_name() -> None:
-    made = resolve_layout(SHAPE, 4, patch_size=64, layout="small-blocks", block_limit_bytes=16 * 1024)
-    expected = layout_for_patch(SHAPE, 4, patch_size=64, block_limit_bytes=16384, chunk_limit_bytes=1572864)
+    made = resolve_layout(SHAPE, 4, patch_size=64, layout="small-blocks", block_limit_bytes=32 * 1024)
+    expected = layout_for_patch(
+        SHAPE, 4, patch_size=64, block_limit_bytes=32768, chunk_limit_bytes=1572864, long_rows=True
+    )
     assert (made.chunks, made.blocks) == (expected.chunks, expected.blocks)
-    assert "limit 16 KiB" in made.reason
+    assert "limit 32 KiB" in made.reason
     large = resolve_layout(SHAPE, 4, patch_size=64, layout="small-blocks", chunk_limit_bytes=6 * 2**20)
-    assert large.chunks == layout_for_patch(SHAPE, 4, patch_size=64, block_limit_bytes=32768).chunks
+    assert large.chunks == layout_for_patch(SHAPE, 4, patch_size=64, block_limit_bytes=16384, long_rows=True).chunks
     wide = resolve_layout((64,) * 3, 1, patch_size=16, layout="small-blocks", chunk_patch_factor=4)
     assert wide.chunks == (64, 64, 64)
 
