@@ -13,9 +13,10 @@ from html import escape
 from mlarray_convert.bench.plot import axis_for
 
 COLOURS = ("#4477aa", "#ee6677", "#228833", "#b8960b", "#66ccee", "#aa3377")
-_ROW, _TITLE, _FOOT, _GAP, _LEGEND = 20, 30, 44, 24, 30
+_ROW, _TITLE, _FOOT, _GAP, _LEGEND = 22, 30, 44, 24, 30
 _PLOT_WIDTH, _LINES_HEIGHT = 300, 190
-_LETTER = 6.3  # pixels, of the 12 pixel font
+_LETTER = 7.1  # pixels of a wide letter of the 12 pixel font, bold ones included
+_MARGIN = 28  # right of a panel, for half a label of the axis
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,8 @@ def logarithmic(values: Sequence[float]) -> Scale:
     low = max(step for step in steps if step <= min(values) * 1.0001)
     high = min(step for step in steps if step >= max(values) * 0.9999 and step > low)
     inside = [step for step in steps if low <= step <= high]
-    if len(inside) > 7:
-        inside = [step for step in inside if math.isclose(math.log10(step) % 1, 0, abs_tol=1e-9) or step in (low, high)]
-        inside = [s for s in inside if s in (low, high) or min(s / low, high / s) > 2.5]
+    if len(inside) > 8:
+        inside = [step for step in inside if abs(math.log10(step) - round(math.log10(step))) < 1e-9]
     span = math.log10(high / low)
     return Scale(tuple(inside), lambda value: math.log10(value / low) / span)
 
@@ -104,16 +104,9 @@ def dots_picture(
     found = [dot for panel in panels for _, dots in panel.series for dot in dots.values()]
     axis = scale([value for dot in found for value in (dot.low, dot.high)] + ([mark] if mark is not None else []))
     left = 18 + _LETTER * max(len(row) for panel in panels for row in panel.rows)
-    width = left + _PLOT_WIDTH + 16
-    height = _TITLE + _ROW * max(len(panel.rows) for panel in panels) + _FOOT
-    parts = []
-    for number, panel in enumerate(panels):
-        x, y = (number % columns) * (width + _GAP), _LEGEND + number // columns * height
-        inner = "\n".join(_dots_panel(panel, axis, left, unit, mark))
-        parts.append(f'<g transform="translate({x:.1f} {y})">\n{inner}\n</g>')
-    across = min(columns, len(panels))
-    total = (across * (width + _GAP) - _GAP, _LEGEND + -(-len(panels) // columns) * height)
-    return _picture(total, [name for name, _ in panels[0].series], parts)
+    heights = [_TITLE + _ROW * len(panel.rows) + _FOOT for panel in panels]
+    insides = [_dots_panel(panel, axis, left, unit, mark) for panel in panels]
+    return _picture(insides, heights, left + _PLOT_WIDTH + _MARGIN, columns, [name for name, _ in panels[0].series])
 
 
 def lines_picture(
@@ -128,29 +121,33 @@ def lines_picture(
     """Return a picture of panels of lines, with one vertical axis for all."""
     found = [value for panel in panels for _, values in panel.series for value in values if value is not None]
     axis = scale(found + ([mark] if mark is not None else []))
-    width, height = 64 + _PLOT_WIDTH + 16, _TITLE + _LINES_HEIGHT + _FOOT
-    parts = []
-    for number, panel in enumerate(panels):
-        x, y = (number % columns) * (width + _GAP), _LEGEND + number // columns * height
-        inner = "\n".join(_lines_panel(panel, axis, unit, below, mark))
-        parts.append(f'<g transform="translate({x} {y})">\n{inner}\n</g>')
-    across = min(columns, len(panels))
-    total = (across * (width + _GAP) - _GAP, _LEGEND + -(-len(panels) // columns) * height)
-    return _picture(total, [name for name, _ in panels[0].series], parts)
+    insides = [_lines_panel(panel, axis, unit, below, mark) for panel in panels]
+    heights = [_TITLE + _LINES_HEIGHT + _FOOT] * len(panels)
+    return _picture(insides, heights, 64 + _PLOT_WIDTH + _MARGIN, columns, [name for name, _ in panels[0].series])
 
 
-def _picture(size: tuple[float, float], names: Sequence[str], parts: Sequence[str]) -> str:
+def _picture(
+    insides: Sequence[Iterator[str]], heights: Sequence[int], width: float, columns: int, names: Sequence[str]
+) -> str:
+    """Return panels side by side, row below row, each row as high as its highest panel; the legend above all."""
+    parts, top = [], _LEGEND if len(names) > 1 else 4
+    for first in range(0, len(insides), columns):
+        for number, inside in enumerate(insides[first : first + columns]):
+            parts.append(f'<g transform="translate({number * (width + _GAP):.1f} {top})">')
+            parts += [*inside, "</g>"]
+        top += max(heights[first : first + columns])
     legend, x = [], 14.0
     for name, colour in zip(names, COLOURS, strict=False):
         if len(names) > 1:
             legend.append(f'<circle cx="{x:.1f}" cy="14" r="5" fill="{colour}"/>')
             legend.append(f'<text x="{x + 10:.1f}" y="18">{escape(name)}</text>')
             x += 34 + _LETTER * len(name)
-    width, height = max(size[0], x), size[1]
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{width:.0f}" height="{height:.0f}"'
+    across = min(columns, len(insides))
+    size = f"{max(x, across * (width + _GAP) - _GAP):.0f}", f"{top}"
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" width="{size[0]}" height="{size[1]}" viewBox="0 0 {size[0]} {size[1]}"'
     return "\n".join(
         (
-            f'{head} viewBox="0 0 {width:.0f} {height:.0f}" font-family="system-ui, sans-serif" font-size="12" fill="#222">',
+            f'{head} font-family="system-ui, sans-serif" font-size="12" fill="#222">',
             '<rect width="100%" height="100%" fill="#ffffff"/>',
             *legend,
             *parts,
@@ -169,9 +166,10 @@ def _dots_panel(panel: Dots, axis: Scale, left: float, unit: str, mark: float | 
     for number, row in enumerate(panel.rows):
         top = _TITLE + _ROW * number
         weight = ' font-weight="bold"' if row in panel.ours else ""
+        yield f'<line x1="{left:.1f}" y1="{top + _ROW}" x2="{left + _PLOT_WIDTH:.1f}" y2="{top + _ROW}" stroke="#eeeeee"/>'
         if row in panel.ours:
             yield f'<rect x="4" y="{top}" width="{left + _PLOT_WIDTH - 4:.1f}" height="{_ROW}" fill="#eaf1f8"/>'
-        yield f'<text x="{left - 10:.1f}" y="{top + 14}" text-anchor="end"{weight}>{escape(row)}</text>'
+        yield f'<text x="{left - 10:.1f}" y="{top + 15}" text-anchor="end"{weight}>{escape(row)}</text>'
     for tick in axis.ticks:
         at = across(tick)
         yield f'<line x1="{at:.1f}" y1="{_TITLE}" x2="{at:.1f}" y2="{bottom}" stroke="#d8d8d8"/>'
@@ -182,20 +180,24 @@ def _dots_panel(panel: Dots, axis: Scale, left: float, unit: str, mark: float | 
     yield (
         f'<text x="{left + _PLOT_WIDTH / 2:.1f}" y="{bottom + 33}" text-anchor="middle" fill="#555">{escape(unit)}</text>'
     )
-    for number, row in enumerate(panel.rows):
-        middle = _TITLE + _ROW * number + _ROW / 2
-        for colour, (name, found) in zip(COLOURS, panel.series, strict=False):
+    step = min(4.0, 12 / len(panel.series))  # colours of one row a little apart, so that none covers another
+    for position, (colour, (name, found)) in enumerate(zip(COLOURS, panel.series, strict=False)):
+        for number, row in enumerate(panel.rows):
             if row in found:
-                dot = found[row]
-                told = f"{row}, {name}: {dot.median:.3g} ({dot.low:.3g} to {dot.high:.3g})"
-                yield (
-                    f'<line x1="{across(dot.low):.1f}" y1="{middle}" x2="{across(dot.high):.1f}" y2="{middle}" '
-                    f'stroke="{colour}" stroke-width="2" stroke-opacity="0.5"/>'
-                )
-                yield (
-                    f'<circle cx="{across(dot.median):.1f}" cy="{middle}" r="5" fill="{colour}">'
-                    f"<title>{escape(told)}</title></circle>"
-                )
+                middle = _TITLE + _ROW * (number + 0.5) + step * (position - (len(panel.series) - 1) / 2)
+                yield from _dot(found[row], f"{row}, {name}", colour, middle, across)
+
+
+def _dot(dot: Dot, told: str, colour: str, middle: float, across: Callable[[float], float]) -> Iterator[str]:
+    yield (
+        f'<line x1="{across(dot.low):.1f}" y1="{middle:.1f}" x2="{across(dot.high):.1f}" y2="{middle:.1f}" '
+        f'stroke="{colour}" stroke-width="2" stroke-opacity="0.5"/>'
+    )
+    told = f"{told.removesuffix(', ')}: {dot.median:.3g} ({dot.low:.3g} to {dot.high:.3g})"
+    yield (
+        f'<circle cx="{across(dot.median):.1f}" cy="{middle:.1f}" r="4.5" fill="{colour}">'
+        f"<title>{escape(told)}</title></circle>"
+    )
 
 
 def _lines_panel(panel: Lines, axis: Scale, unit: str, below: str, mark: float | None) -> Iterator[str]:

@@ -34,8 +34,9 @@ def pictures_of(kept: Kept) -> dict[str, str]:
 
 def _opening(peers: dict[str, Any]) -> str:
     names = sorted(peers["opens"], key=lambda name: float(peers["opens"][name]["median"]))
-    dots = {words.library(name): _dot(peers["opens"][name]) for name in names}
-    panel = Dots("Opening a file", list(dots), (("", dots),), _ours(names))
+    dots = {words.opener(name): _dot(peers["opens"][name]) for name in names}
+    ours = frozenset(words.opener(name) for name in names if name in _OURS)
+    panel = Dots("Opening a file", list(dots), (("", dots),), ours)
     return dots_picture([panel], "microseconds", columns=1)
 
 
@@ -54,8 +55,7 @@ def _warm(peers: dict[str, Any]) -> str:
             over = {
                 words.library(name): rows[name]["over_memmap"] for name in names if "over_memmap" in rows.get(name, {})
             }
-            title = f"patches of {case}³" if case.isdigit() else "slices of 256 × 256"
-            series.append((title, {name: _dot(one) for name, one in over.items()}))
+            series.append((words.case_of_run(case), {name: _dot(one) for name, one in over.items()}))
         panels.append(Dots(words.data(data), [words.library(name) for name in names], series, _ours(names)))
     return dots_picture(panels, "time, × a copy out of a numpy memmap", mark=1.0)
 
@@ -77,7 +77,7 @@ def _cold(cold: dict[str, Any]) -> str:
             ]
             rows = [words.place(name) for name in found["places"]]
             panels.append(Dots(f"{words.layout(layout)}, {words.readers(count)}", rows, series))
-    return dots_picture(panels, "milliseconds: open a file that is not in memory, read one patch")
+    return dots_picture(panels, "milliseconds per cold sample")
 
 
 def _switching(cold: dict[str, Any]) -> str:

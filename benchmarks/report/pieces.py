@@ -25,7 +25,7 @@ def facts(kept: Kept) -> str:
         rows.append([f"`{kind}.json`", ", ".join(told), machine["system"], ", ".join(software), _amount(kind, results)])
     versions = kept.get("peers", {}).get("versions", {})
     beside = ", ".join(f"{name} {number}" for name, number in versions.items())
-    lines = [table(["Measurement", "Machine", "System", "Software", "Amount"], rows)]
+    lines = [table(["Measurement", "Machine", "System", "Software", "Amount"], rows, numbers=False)]
     return "\n\n".join([*lines, *([f"Compared with: {beside}."] if beside else [])]) if rows else NOT_MEASURED
 
 
@@ -35,7 +35,7 @@ def opening(kept: Kept) -> str:
     if not peers.get("opens"):
         return NOT_MEASURED
     names = sorted(peers["opens"], key=lambda name: float(peers["opens"][name]["median"]))
-    rows = [[words.library(name), spread(peers["opens"][name])] for name in names]
+    rows = [[words.opener(name), spread(peers["opens"][name])] for name in names]
     return "\n\n".join(
         [
             "![Microseconds to open a file](performance/open.svg)",
@@ -53,7 +53,6 @@ def warm(kept: Kept) -> str:
     parts = ["![Warm reads as multiples of a copy out of a numpy memmap](performance/warm.svg)"]
     for case in _cases(peers):
         columns = [name for name in peers["reads"] if case in peers["reads"][name]]
-        patch = max((peers["reads"][name][case]["patch"] for name in columns), key=sum)
         rows = []
         for name in _names(peers):
             found = [peers["reads"][column][case]["rows"].get(name, {}).get("over_memmap") for column in columns]
@@ -62,7 +61,7 @@ def warm(kept: Kept) -> str:
         rows.append(
             ["*numpy memmap, milliseconds*", *(spread(one["milliseconds"]) if one else "" for one in floor)],
         )
-        heads = [f"Patches of {words.case(patch)}, × numpy memmap", *map(words.data, columns)]
+        heads = [f"{words.case_of_run(case).capitalize()}, × numpy memmap", *map(words.data, columns)]
         parts.append(table(heads, rows))
     checks = [row for row in peers["checks"] if not row["check"].startswith("open") and "aligned" not in row["check"]]
     return "\n\n".join([*parts, _bounds(checks)])
@@ -77,7 +76,7 @@ def sizes(kept: Kept) -> str:
     rows = []
     for name in _names(peers):
         found = [peers["reads"][column]["128"]["rows"].get(name, {}).get("megabytes") for column in columns]
-        if any(found):
+        if any(found) and name not in words.READERS_ONLY:
             rows.append([words.library(name), *(words.number(one) if one else "" for one in found)])
     return table(["Size of the file, MB", *map(words.data, columns)], rows)
 
@@ -324,7 +323,9 @@ def _amount(kind: str, results: dict[str, Any]) -> str:
         ]
         return "; ".join(found)
     if kind == "bench":
-        return f"{len(results['runs'])} runs"
+        return "; ".join(
+            f"{one['seconds']:.0f} s, {words.extent(one['shape'])} voxels" for one in results["runs"].values()
+        )
     return f"{words.extent(results['shape'])} voxels, {results['rounds']} rounds"
 
 

@@ -24,6 +24,8 @@ LIBRARIES = {
     "nibabel": "nibabel, uncompressed",
     "simpleitk": "SimpleITK, uncompressed",
 }
+# Rows that read the files of another row.
+READERS_ONLY = ("ours small x[s]", "blosc2 small", "zarrs", "tensorstore")
 DATA = {"ct_int16": "CT, int16", "ct_float32": "CT, float32", "labels": "labels, uint8", "mni": "MNI T1, float32"}
 PLACES = {
     "disk": "local disk",
@@ -45,6 +47,11 @@ LAYOUTS = {"default": "default layout", "small": "small-blocks"}
 def library(name: str) -> str:
     """Return the name of a row of the table of libraries."""
     return LIBRARIES.get(name, name)
+
+
+def opener(name: str) -> str:
+    """Return who opens a file, in the table of openings."""
+    return "blosc2.open, same file" if name == "blosc2 small" else library(name).removesuffix(", told the patch")
 
 
 def data(name: str) -> str:
@@ -73,6 +80,17 @@ def case(patch: list[int]) -> str:
     if len(set(patch)) == 1 and len(patch) == 3:
         return f"{patch[0]}³"
     return extent(patch)
+
+
+def case_of_run(name: str) -> str:
+    """Return the patches of a case of the comparison, whatever the extent of the volume makes of them.
+
+    Examples
+    --------
+    >>> case_of_run("64"), case_of_run("2d")
+    ('64³', 'slices of 256 × 256')
+    """
+    return "slices of 256 × 256" if name == "2d" else f"{name}³"
 
 
 def extent(numbers: list[int]) -> str:
@@ -112,7 +130,7 @@ def spread(one: dict[str, Any]) -> str:
     return f"{number(one['median'])} ({number(one['low'])} to {number(one['high'])})"
 
 
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    """Return a Markdown table, the first column to the left and all others to the right."""
-    lines = [heads, ["---", *("--:" for _ in heads[1:])], *rows]
+def table(heads: list[str], rows: list[list[str]], *, numbers: bool = True) -> str:
+    """Return a Markdown table; columns of numbers, all but the first, stand to the right."""
+    lines = [heads, ["---", *("--:" if numbers else "---" for _ in heads[1:])], *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
