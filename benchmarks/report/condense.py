@@ -40,7 +40,10 @@ def condensed(folder: Path) -> dict[str, Any]:
     """Return what is kept of all files of a folder, by kind; kinds that were not measured are absent."""
     found: dict[str, dict[str, Any]] = {}
     for path in sorted(folder.glob("*.json")):
-        results = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            results = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError as error:
+            raise SystemExit(f"{path} is not JSON: {error}. Was the measurement stopped?") from error
         kind = kind_of(results) if isinstance(results, dict) else ""
         if kind:
             found.setdefault(kind, {})[path.stem] = results
@@ -84,11 +87,13 @@ def _cold(files: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
     layouts: dict[str, Any] = {}
     kept: dict[str, Any] = {"layouts": layouts}
     for results in files.values():
+        kept["machine"] = _machine(results)
+        if not results["places"]:  # only slow places were asked for, where FUSE is not to be had
+            continue
         layout = layouts.setdefault(results["layout"], {"places": {}, "checks": []})
         layout["shape"] = results["shape"]
         layout["places"] |= {name: _place(found) for name, found in results["places"].items()}
         layout["checks"] = _joined(layout["checks"], results["checks"])
-        kept["machine"] = _machine(results)
     return kept
 
 

@@ -18,7 +18,8 @@ def pictures_of(kept: Kept) -> dict[str, str]:
     peers, cold = kept.get("peers", {}), kept.get("cold", {})
     if peers.get("opens"):
         found["open.svg"] = _opening(peers)
-    if peers.get("reads"):
+    cases = [case for data in peers.get("reads", {}).values() for case in data.values()]
+    if any("over_memmap" in row for case in cases for row in case["rows"].values()):
         found["warm.svg"] = _warm(peers)
     if cold.get("layouts"):
         found["cold.svg"] = _cold(cold)
@@ -83,9 +84,9 @@ def _cold(cold: dict[str, Any]) -> str:
 def _switching(cold: dict[str, Any]) -> str:
     found = cold["layouts"].get("default") or next(iter(cold["layouts"].values()))
     panels = []
-    for name, place in found["places"].items():
-        if name.endswith("-10"):
-            continue
+    usual = [name for name in found["places"] if not name.endswith("-10")]
+    for name in usual or found["places"]:
+        place = found["places"][name]
         phases = place["switching_milliseconds"]
         series = [
             (words.METHODS[method], [value for values in phases[method].values() for value in values])
