@@ -6,7 +6,7 @@ counts, waiting for the disk does not. A created file cannot look at the data to
 the filters in use are printed.
 
     python benchmarks/compare/writing.py SCRATCH [--json FILE] [--rounds 7] [--data ct_int16,ct_float32]
-        [--shape 400,512,512] [--layouts default,small] [--planes 16] [--patch 128]
+        [--shape 400,512,512] [--layouts nnunet,small-blocks] [--planes 16] [--patch 128]
 """
 
 from __future__ import annotations
@@ -19,13 +19,12 @@ from typing import Any
 
 import blosc2
 import numpy as np
-from peers import SMALL
 from spreads import bounded, extents, machine, quartiles, ratio, show_bounds, text_of, write_json
 from volumes import FULL_SHAPE, volume_file
 
 from mlarray import MLArray
 
-LAYOUTS: dict[str, dict[str, Any]] = {"default": {}, "small": SMALL}
+LAYOUTS = ("nnunet", "small-blocks")
 LEAST = 0.85  # of the rate of writing at once, through a memory map
 
 
@@ -130,7 +129,7 @@ def main() -> None:
         array = np.load(volume_file(arguments.scratch.resolve(), data, arguments.shape))
         for layout in arguments.layouts:
             print(f"writing {data}, {layout}", flush=True)
-            options = {"patch_size": arguments.patch, **LAYOUTS[layout]}
+            options = {"patch_size": arguments.patch, "layout": layout}
             found = measure(array, folder, options, arguments.rounds, arguments.planes)
             writes.setdefault(data, {})[layout] = found
     results = {

@@ -82,7 +82,7 @@ def _cold(cold: dict[str, Any]) -> str:
 
 
 def _switching(cold: dict[str, Any]) -> str:
-    found = cold["layouts"].get("default") or next(iter(cold["layouts"].values()))
+    found = cold["layouts"].get("nnunet") or next(iter(cold["layouts"].values()))
     panels = []
     usual = [name for name in found["places"] if not name.endswith("-10")]
     for name in usual or found["places"]:

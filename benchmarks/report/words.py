@@ -41,7 +41,7 @@ METHODS = {
     "ours no map": "mlarray, mmap_mode=None",
 }
 WAYS = {"at once": "at once", "slabs": 'slabs, "w+"', "slabs no map": "slabs, mmap_mode=None"}
-LAYOUTS = {"default": "default layout", "small": "small-blocks"}
+LAYOUTS = {"nnunet": "default layout"}
 
 
 def library(name: str) -> str:

@@ -149,11 +149,11 @@ def test_every_picture_is_well_formed_and_shown() -> None:
 
 @pytest.mark.slow
 def test_writing_is_measured(tmp_path: Path) -> None:
-    options = ["--shape", "40,48,48", "--patch", "16", "--rounds", "2", "--data", "ct_int16", "--layouts", "default"]
+    options = ["--shape", "40,48,48", "--patch", "16", "--rounds", "2", "--data", "ct_int16", "--layouts", "nnunet"]
     result = run(COMPARE / "writing.py", tmp_path, *options, "--json", tmp_path / "out.json")
     assert result.returncode == 0, result.stderr
     measured = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-    found = measured["writes"]["ct_int16"]["default"]
+    found = measured["writes"]["ct_int16"]["nnunet"]
     assert {name: len(times) for name, times in found["seconds"].items()} == {
         "at once": 2,
         "slabs": 2,
