@@ -14,10 +14,7 @@ local disk, and on slow file systems (a fixed delay per read request, page cache
 from __future__ import annotations
 
 import argparse
-import json
-import platform
 import sys
-import time
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
@@ -25,9 +22,10 @@ from typing import Any
 import numpy as np
 from cold_reader import drop
 from environments import python_of
-from peer_process import Peer
-from peers import draw, quartiles, ratio
+from peer_process import Peer, together
+from peers import draw
 from slow_mount import mounted, why_no_fuse
+from spreads import bounded, extents, machine, quartiles, ratio, show_bounds, write_json
 from volumes import float_volume
 
 HERE = Path(__file__).parent
@@ -76,16 +74,6 @@ def make_files(folder: Path, shape: tuple[int, ...], layout: str) -> Path:
         with path.open("rb") as file:
             os.fsync(file.fileno())
     return kept
-
-
-def together(peers: list[Peer], messages: list[dict[str, Any]]) -> float:
-    """Let several readers work at once; return the seconds until all are done."""
-    began = time.perf_counter()
-    for peer, message in zip(peers, messages, strict=True):
-        peer.tell(**message)
-    for peer in peers:
-        peer.answer()
-    return time.perf_counter() - began
 
 
 def cold_reads(peers: list[Peer], files: Files, rounds: int) -> dict[str, Any]:
@@ -185,18 +173,15 @@ def checks(name: str, found: dict[str, Any]) -> list[dict[str, Any]]:
     rows = []
     for count, least in zip(("1", str(READERS)), BOUNDS[name], strict=True):
         spread = found["cold"]["plain_over_ours"][count]
-        told = f"cold, {name}: plain / ours, {count} reader(s)"
-        rows.append({"check": told, **spread, "bound": f">= {least}", "kept": spread["median"] >= least})
+        rows.append(bounded(f"cold, {name}: plain / ours, {count} reader(s)", spread, least=least))
     spread = found["announced"]["cold_over_warm"]
     if not name.endswith("-10") and name != "disk":
-        rows.append(
-            {"check": f"announced, {name}: cold / warm", **spread, "bound": "<= 1.5", "kept": spread["median"] <= 1.5}
-        )
+        rows.append(bounded(f"announced, {name}: cold / warm", spread, most=1.5))
     for count, spread in found["warm"]["on_over_off"].items():
         noise = found["warm"]["noise"][count]
         beside = f"{noise['median']:.3f} ({noise['low']:.3f}-{noise['high']:.3f})"
         told = f"warm, {name}: on / off, {count} reader(s); off / off {beside}"
-        rows.append({"check": told, **spread, "bound": "<= 1.02", "kept": spread["median"] <= 1.02})
+        rows.append(bounded(told, spread, most=1.02))
     return rows
 
 
@@ -219,7 +204,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), default=(256, 384, 384))
+    parser.add_argument("--shape", type=extents, default=(256, 384, 384))
     parser.add_argument("--patch", type=int, default=128)
     parser.add_argument("--layout", choices=["nnunet", "small-blocks"], default="nnunet")
     parser.add_argument("--where", type=lambda text: text.split(","), default=list(PLACES))
@@ -234,7 +219,7 @@ def main() -> None:
     if problem:
         print(f"Slow file systems are skipped: {problem}.")
     results: dict[str, Any] = {"shape": list(arguments.shape), "layout": arguments.layout, "places": {}, "checks": []}
-    results["machine"] = {"system": platform.platform(), "python": platform.python_version()}
+    results["machine"] = machine()
     for name in arguments.where:
         slow = PLACES[name]
         if slow is not None and problem:
@@ -252,14 +237,10 @@ def main() -> None:
         show(name, found)
         results["places"][name] = found
         results["checks"] += checks(name, found)
-    print("\nbounds")
-    for row in results["checks"]:
-        spread = f"{row['median']:.3g} ({row['low']:.3g}-{row['high']:.3g})"
-        print(f"{'kept ' if row['kept'] else 'MISSED'} {row['check']}: {spread}   bound {row['bound']}")
+    show_bounds(results["checks"])
     if problem:
         results["skipped"] = problem
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_json(arguments.json, results)
 
 
 if __name__ == "__main__":

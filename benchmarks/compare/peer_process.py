@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-from collections.abc import Sequence
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -29,17 +30,21 @@ class Peer:
         What it runs.
     arguments : sequence of str
         Of the script.
+    environment : mapping, optional
+        Variables that differ from those of one thread each.
     """
 
-    def __init__(self, python: Path, script: Path, arguments: Sequence[str] = ()) -> None:
+    def __init__(
+        self, python: Path, script: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+    ) -> None:
         self.name = " ".join(arguments)
-        environment = {**os.environ, **_ONE_THREAD, "PYTHONWARNINGS": "ignore"}
+        variables = {**os.environ, **_ONE_THREAD, "PYTHONWARNINGS": "ignore", **(environment or {})}
         self._process = subprocess.Popen(
             [str(python), str(script), *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
-            env=environment,
+            env=variables,
         )
 
     def __enter__(self) -> Self:
@@ -78,3 +83,13 @@ class Peer:
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
+
+
+def together(peers: Sequence[Peer], messages: Sequence[dict[str, Any]]) -> float:
+    """Let several readers work at once; return the seconds until all are done."""
+    began = time.perf_counter()
+    for peer, message in zip(peers, messages, strict=True):
+        peer.tell(**message)
+    for peer in peers:
+        peer.answer()
+    return time.perf_counter() - began

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import platform
 import time
 import zlib
 from contextlib import ExitStack
@@ -23,6 +22,7 @@ from typing import Any
 import numpy as np
 from environments import python_of, versions_of
 from peer_process import Peer
+from spreads import bounded, extents, machine, quartiles, ratio, show_bounds, text_of, write_json
 from volumes import DATA, FULL_SHAPE, volume_file
 
 HERE = Path(__file__).parent
@@ -193,32 +193,17 @@ class Run:
         return list(blosc2.open(self.path(row, data, case) + ".mla", mmap_mode="r").blocks)
 
 
-def quartiles(values: list[float]) -> dict[str, float]:
-    """Return median and quartiles."""
-    low, median, high = np.quantile(values, [0.25, 0.5, 0.75]).tolist()
-    return {"median": median, "low": low, "high": high}
-
-
-def ratio(over: list[float], under: list[float]) -> dict[str, float]:
-    """Return the spread of a ratio within rounds."""
-    return quartiles([a / b for a, b in zip(over, under, strict=True)])
-
-
 def checks(results: dict[str, Any]) -> list[dict[str, Any]]:
     """Return every bound whose two sides were measured."""
     found = []
     for over, under, data, case, bound in BOUNDS:
         seconds = results["reads"].get(data, {}).get(case, {}).get("seconds", {})
         if over in seconds and under in seconds:
-            spread = ratio(seconds[over], seconds[under])
-            what = f"{over} / {under}, {data} {case}"
-            found.append({"check": what, **spread, "bound": bound, "kept": spread["median"] <= bound})
+            found.append(bounded(f"{over} / {under}, {data} {case}", ratio(seconds[over], seconds[under]), most=bound))
     opens = results["opens"]
     for over, under, most, least in (("ours small", "blosc2 small", 1.3, None), ("mla54", "ours small", None, 4.5)):
         if over in opens and under in opens:
-            spread = ratio(opens[over], opens[under])
-            kept = spread["median"] <= most if least is None else spread["median"] >= least
-            found.append({"check": f"open: {over} / {under}", **spread, "bound": most or least, "kept": bool(kept)})
+            found.append(bounded(f"open: {over} / {under}", ratio(opens[over], opens[under]), most=most, least=least))
     return found
 
 
@@ -233,18 +218,12 @@ def show(results: dict[str, Any]) -> None:
         for data, case in columns:
             seconds = results["reads"][data][case]["seconds"]
             floor = seconds.get("memmap aligned" if "aligned" in name else "memmap")
-            cells.append(_text(ratio(seconds[name], floor)) if floor and name in seconds else "")
+            cells.append(text_of(ratio(seconds[name], floor)) if floor and name in seconds else "")
         print(f"{name:20}" + "".join(f"{cell:>24}" for cell in cells))
     print("\nopen, microseconds: median (quartiles)")
     for name, values in results["opens"].items():
-        print(f"{name:20}" + f"{_text(quartiles([value * 1e6 for value in values])):>24}")
-    print("\nbounds")
-    for one in results["checks"]:
-        print(f"{'kept ' if one['kept'] else 'MISSED'} {one['check']:48} {_text(one):>24}   bound {one['bound']}")
-
-
-def _text(spread: dict[str, float]) -> str:
-    return f"{spread['median']:.3g} ({spread['low']:.3g}-{spread['high']:.3g})"
+        print(f"{name:20}" + f"{text_of(quartiles([value * 1e6 for value in values])):>24}")
+    show_bounds(results["checks"])
 
 
 def _size(path: str) -> int:
@@ -265,7 +244,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=15)
     parser.add_argument("--data", type=_names, default=list(DATA))
     parser.add_argument("--cases", type=_names, default=["128", "64", "2d"])
-    parser.add_argument("--shape", type=lambda text: tuple(map(int, text.split(","))), default=FULL_SHAPE)
+    parser.add_argument("--shape", type=extents, default=FULL_SHAPE)
     parser.add_argument("--libraries", type=_names, help="names of rows or libraries; memmap should be among them")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
@@ -282,12 +261,11 @@ def main() -> None:
         opens = run.opens(arguments.data[0], arguments.cases[0])
         results: dict[str, Any] = {"reads": reads, "opens": opens, "shape": list(arguments.shape)}
         results["checks"] = checks(results)
-        results["machine"] = {"system": platform.platform(), "python": platform.python_version()}
+        results["machine"] = machine()
         results["versions"] = {name: versions_of(python) for name, python in run.pythons.items()}
         results["seconds"] = time.perf_counter() - began
     show(results)
-    if arguments.json:
-        arguments.json.write_text(json.dumps(results, indent=1), encoding="utf-8")
+    write_json(arguments.json, results)
 
 
 if __name__ == "__main__":
