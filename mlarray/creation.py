@@ -414,7 +414,7 @@ class Constructors:
         chunk_size, block_size : list of int
             Per array axis.
         """
-        limits: dict[str, int] = {}
+        limits: dict[str, Any] = {}
         if l1_cache_size_per_core_in_bytes is not None:
             limits["block_limit_bytes"] = int(l1_cache_size_per_core_in_bytes * safety_factor)
         if l3_cache_size_per_core_in_bytes is not None:
