@@ -24,7 +24,7 @@ from cold_reader import drop
 from environments import python_of
 from peer_process import Peer, together
 from peers import draw
-from slow_mount import mounted, why_no_fuse
+from slow_mount import compiled, mounted, why_no_fuse
 from spreads import bounded, extents, machine, quartiles, ratio, show_bounds, write_json
 from volumes import float_volume
 
@@ -226,8 +226,7 @@ def main() -> None:
             continue
         place: Any = nullcontext(backing)
         if slow is not None:
-            python = python_of(scratch, "fuse")
-            place = mounted(python, backing, scratch / "mounts" / name, delay_ms=slow[0], parallel=slow[1])
+            place = mounted(compiled(scratch), backing, scratch / "mounts" / name, delay_ms=slow[0], parallel=slow[1])
         with place as folder, ExitStack() as stack:
             files = Files(folder, backing, arguments.shape, (arguments.patch,) * 3)
             peers = [

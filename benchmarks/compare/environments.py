@@ -17,7 +17,6 @@ REQUIREMENTS = {
     "mla54": ["mlarray==0.0.54"],
     "nnunet": ["blosc2=={blosc2}", "numpy=={numpy}"],
     "others": ["numpy=={numpy}", "zarr>=3,<4", "zarrs", "tensorstore", "h5py", "hdf5plugin", "nibabel", "SimpleITK"],
-    "fuse": ["mfusepy>=3.1"],
 }
 WITHOUT_DEPENDENCIES = {"nnunet": ["nnunetv2==2.8.1", "batchgenerators"]}
 _MNI = "nilearn/datasets/data/mni_icbm152_t1_tal_nlin_sym_09a_converted.nii.gz"
