@@ -109,7 +109,8 @@ def announced_reads(peer: Peer, files: Files, rounds: int) -> dict[str, Any]:
         answer = peer.ask(do="announced", path=path, region=region, compute_seconds=COMPUTE_SECONDS)
         cold.append(answer["announce"] + answer["read"])
         announce.append(answer["announce"])
-        again = peer.ask(do="announced", path=path, region=region, compute_seconds=0.0)
+        # The same pause, so that the processor comes from it as idle as before the cold read.
+        again = peer.ask(do="announced", path=path, region=region, compute_seconds=COMPUTE_SECONDS)
         warm.append(again["read"])
     return {"cold": cold, "announce": announce, "warm": warm, "cold_over_warm": ratio(cold, warm)}
 
