@@ -31,6 +31,7 @@ from volumes import float_volume
 HERE = Path(__file__).parent
 READERS = 4
 COMPUTE_SECONDS = 0.05
+WARM_ROUNDS = 5  # for a round of cold reads: differences of a few percent take many, and warm reads are quick
 PLACES = {"disk": None, "2ms": (2.0, 64), "10ms": (10.0, 64), "2ms-10": (2.0, 10), "10ms-10": (10.0, 10)}
 # Place: bounds of plain / ours with one reader and with four.
 BOUNDS = {"disk": (3.5, 3.5), "2ms": (10, 5), "10ms": (15, 10), "2ms-10": (5.5, 1.7), "10ms-10": (5.5, 1.7)}
@@ -121,7 +122,7 @@ def warm_overhead(peers: list[Peer], files: Files, rounds: int, patches: int = 6
     rng = np.random.default_rng(13)
     for path in files.paths:
         Path(path).read_bytes()
-    for _ in range(rounds + 1):
+    for _ in range(WARM_ROUNDS * rounds + 1):
         for count in (1, READERS):
             regions = [[files.region() for _ in range(patches)] for _ in range(count)]
             for name in rng.permutation(["on", "off", "again"]):
