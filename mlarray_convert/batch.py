@@ -92,6 +92,7 @@ def convert(
     labels: str = "auto",
     dry_run: bool = False,
     fail_fast: bool = False,
+    item: str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -126,6 +127,8 @@ def convert(
         Read headers and plan; write nothing.
     fail_fast : bool
         Start no further case after a failure.
+    item : str, optional
+        Which image of files that hold several, such as a dataset of an HDF5 file; also ``"data.h5@/group/ct"`` as an input.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -154,6 +157,7 @@ def convert(
         labels=labels,
         dry_run=dry_run,
         fail_fast=fail_fast,
+        item=item,
     )
     return run_request(request, on_event=on_event)
 

@@ -58,6 +58,8 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         "storage": dict(sorted(request.storage.items())),
         "label": case.is_label,
     }
+    if case.item:
+        settings["item"] = case.item
     plain: dict[str, object] = json.loads(json.dumps(settings, default=str))
     return plain
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from mlarray.errors import UsageError
-from mlarray.formats.registry import format_named, format_of_name
+from mlarray.formats.registry import format_named, format_of_name, is_folder_image
 from mlarray.formats.table import FORMATS, Format
 from mlarray.layout import PatchSize
 
@@ -65,6 +65,8 @@ class Request:
         ``"auto"``: files that are named like segmentations; ``"none"``: no file; else a glob pattern for their paths.
     dry_run, fail_fast : bool
         Only plan; stop at the first failure.
+    item : str or None
+        Which image of files that hold several; other files are not concerned.
 
     Raises
     ------
@@ -84,6 +86,7 @@ class Request:
     labels: str = "auto"
     dry_run: bool = False
     fail_fast: bool = False
+    item: str | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -91,6 +94,8 @@ class Request:
         if not self.target.writes:
             allowed = ", ".join(row.name for row in FORMATS if row.writes)
             raise UsageError(f"{self.target.title} can be read but not written; --to takes {allowed}.")
+        if self.item == "":
+            raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"At least 1 worker is needed, got {self.workers}.")
         if self.memory_bytes is not None and self.memory_bytes < 1:
@@ -116,6 +121,7 @@ def make_request(
     labels: str = "auto",
     dry_run: bool = False,
     fail_fast: bool = False,
+    item: str | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -131,7 +137,7 @@ def make_request(
         Patch that the layout is made for, such as ``192`` or ``"128,160,160"``. Default: 192.
     storage : mapping, optional
         Further storage arguments.
-    workers, memory, if_exists, verify, labels, dry_run, fail_fast
+    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item
         See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
 
     Raises
@@ -161,12 +167,15 @@ def make_request(
         labels,
         dry_run,
         fail_fast,
+        item,
     )
 
 
 def names_file(output: Path, inputs: Sequence[Path]) -> bool:
-    """Tell whether an output path means a file: a known suffix, one input that is a file, and no folder of that name."""
-    return len(inputs) == 1 and format_of_name(output) is not None and not inputs[0].is_dir() and not output.is_dir()
+    """Tell whether an output path means one image: a known suffix, one input that is an image, and no folder of that name."""
+    if len(inputs) != 1 or format_of_name(output) is None:
+        return False
+    return not any(path.is_dir() and not is_folder_image(path) for path in (inputs[0], output))
 
 
 def parse_memory(text: str) -> int:

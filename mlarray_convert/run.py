@@ -184,7 +184,7 @@ _LOWER = "Lower --workers or --memory."
 
 def _run(job: Job, progress: Progress) -> Outcome:
     case, request = job.case, job.request
-    with closing(open_source(case.source, mapped=False)) as source:
+    with closing(open_source(case.source, item=case.item or None, mapped=False)) as source:
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
         reason = ""
@@ -360,7 +360,7 @@ def grid_warnings(case: Case, source: Source) -> list[str]:
             continue  # it is a case of its own and fails there
         if told:
             found.append(
-                f"{case.source.name} does not lie on the grid of {image.name}: {'; '.join(told)}. "
+                f"{case.place.name} does not lie on the grid of {image.name}: {'; '.join(told)}. "
                 "Find out which header is wrong, or resample one onto the other; nothing was changed."
             )
         elif not case.every_image:

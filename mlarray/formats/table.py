@@ -27,6 +27,10 @@ class Format:
         Whether ``open_source`` may map the file into memory and takes ``mapped=False`` not to.
     folders : bool
         Whether an image of this format is a folder.
+    items : bool
+        Whether a file may hold several images: then the module has ``items(path)``, and ``open_source`` takes ``item=NAME``.
+    split : bool
+        Whether each of them is a case of its own to the converter (series); otherwise a user chooses one (datasets).
     """
 
     name: str
@@ -37,6 +41,8 @@ class Format:
     writes: bool = True
     maps: bool = False
     folders: bool = False
+    items: bool = False
+    split: bool = False
 
 
 FORMATS: tuple[Format, ...] = (

@@ -71,6 +71,8 @@ class SourceInfo:
         files of others.
     meta : object
         The full metadata (:class:`mlarray.metadata.Meta`) of a source that has one, else None.
+    item : str
+        Which image of a file that holds several; ``""`` for other files.
     """
 
     format: str = ""
@@ -80,6 +82,7 @@ class SourceInfo:
     is_seg: bool | None = None
     record: Mapping[str, object] = field(default_factory=dict)
     meta: object | None = None
+    item: str = ""
 
 
 @dataclass(frozen=True, slots=True)

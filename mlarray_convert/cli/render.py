@@ -169,7 +169,7 @@ class ConvertView:
         if self._quiet and report.outcomes and not report.failed:
             return
         for outcome in report.failed:
-            source = str(outcome.case.source)
+            source = str(outcome.case.place)
             told = outcome.reason if outcome.reason.startswith(source) else f"{source}: {outcome.reason}"
             self._line(click.style("failed  ", fg="red", bold=True) + plain(told))
             if outcome.trace and self._verbose:
@@ -347,7 +347,7 @@ def _plan_text(plan: CasePlan) -> str:
     if plan.source_spec.dtype.newbyteorder("=") != plan.spec.dtype:
         kind = f"{plan.source_spec.dtype} -> {kind}"
     rows: list[tuple[str, str]] = [
-        ("source", f"{plan.case.source} ({amount(plan.bytes_in)})"),
+        ("source", f"{plan.case.place} ({amount(plan.bytes_in)})"),
         ("output", f"{plan.case.output} (about {amount(plan.estimated_bytes)})"),
         ("voxels", f"{by(plan.spec.shape)} ({', '.join(axis.name for axis in plan.spec.axes)})  {kind}"),
     ]
