@@ -93,6 +93,7 @@ def convert(
     dry_run: bool = False,
     fail_fast: bool = False,
     item: str | None = None,
+    codec: str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -107,8 +108,8 @@ def convert(
         A folder, or for one input file also a file. Default: beside the input; for a folder ``data`` the folder
         ``data_mla``.
     to : str, optional
-        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``. Default: by the suffix of ``output``,
-        else ``"mla"``.
+        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``, ``"hdf5"``. Default: by the suffix of
+        ``output``, else ``"mla"``.
     patch_size : int, sequence of int or str, optional
         The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
     storage : mapping, optional
@@ -129,6 +130,8 @@ def convert(
         Start no further case after a failure.
     item : str, optional
         Which image of files that hold several, such as a dataset of an HDF5 file; also ``"data.h5@/group/ct"`` as an input.
+    codec : str, optional
+        Compression, for formats that have a choice, with a level if wanted: ``"gzip-6"``, ``"blosc2"``.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -158,6 +161,7 @@ def convert(
         dry_run=dry_run,
         fail_fast=fail_fast,
         item=item,
+        codec=codec,
     )
     return run_request(request, on_event=on_event)
 

@@ -117,7 +117,8 @@ def discover(request: Request) -> Discovery:
         else:
             found += _split(_with_item(_case_of_file(place, request), item, request), request)
     found = _item_named([*dict.fromkeys(found)], request)
-    if request.item is not None and found and not any(case.item for case in found):
+    chooses = any(case.item for case in found) or request.target.items
+    if request.item is not None and found and not chooses:
         raise UsageError(
             f"--item {request.item!r} chooses among the images of one file; none of the inputs is of a format with several.",
             hint="Leave it out.",

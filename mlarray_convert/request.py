@@ -94,6 +94,17 @@ class Request:
         if not self.target.writes:
             allowed = ", ".join(row.name for row in FORMATS if row.writes)
             raise UsageError(f"{self.target.title} can be read but not written; --to takes {allowed}.")
+        codec = self.storage.get("codec")
+        if codec is not None and str(codec).lower().split("-")[0] not in self.target.codecs:
+            allowed = ", ".join(self.target.codecs)
+            raise UsageError(
+                f"{self.target.title} is not written with the codec {codec!r}; "
+                + (
+                    f"it has {allowed}, with a level if wanted: {self.target.codecs[0]}-6."
+                    if allowed
+                    else "it has no choice."
+                ),
+            )
         if self.item == "":
             raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
@@ -122,6 +133,7 @@ def make_request(
     dry_run: bool = False,
     fail_fast: bool = False,
     item: str | None = None,
+    codec: str | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -139,6 +151,8 @@ def make_request(
         Further storage arguments.
     workers, memory, if_exists, verify, labels, dry_run, fail_fast, item
         See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
+    codec : str, optional
+        The storage argument ``codec``, for formats that have a choice: ``"gzip"``, ``"blosc2-7"``.
 
     Raises
     ------
@@ -152,6 +166,8 @@ def make_request(
     place = None if output is None else Path(output)
     target, suffix = _target(places, place, to)
     arguments = dict(storage or {})
+    if codec is not None:
+        arguments["codec"] = codec
     if patch_size is not None:
         arguments["patch_size"] = parse_patch_size(patch_size)
     return Request(

@@ -18,6 +18,7 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any, cast
 
 import xxhash
 
@@ -39,12 +40,13 @@ from mlarray_convert.plan import (
     Limits,
     Memory,
     Target,
+    cache_bytes,
     choose_tiles,
     info_for,
     plan_case,
     spool_tiles,
 )
-from mlarray_convert.record import is_ours, make_record, why_stale
+from mlarray_convert.record import is_ours, make_record, target_item, why_stale
 from mlarray_convert.request import IfExists, Request, Verify
 from mlarray_convert.verify import check_written
 
@@ -52,6 +54,7 @@ _PIECE_BYTES = 1 << 22
 _FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HARMLESS = frozenset({"unit-converted", "axis-dropped"})  # notes that no one needs to act on
+_H5PY_BYTES = 25_000_000  # likewise, with 3.16
 _BLOSC2_BYTES = 30_000_000  # resident memory of the imported package, 27 MB as measured with 4.14.1
 Progress = Callable[[float], None]
 
@@ -223,6 +226,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             job.threads,
             _sample(readable, plan, request),
             min(memory.hold_bytes, plan.spec.nbytes),
+            target_item(case, request),
         )
         sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
         try:
@@ -232,6 +236,9 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
                 tiles, spool = choose_tiles(readable, plan.spec, actual, memory)
             if spool:
                 readable = stack.enter_context(_spooled(readable, plan, memory, work))
+            cache = cache_bytes(readable, plan)
+            if cache is not None:
+                cast("Any", readable).resize_cache(cache)
             digests = copy(readable, sink, tiles, progress=work.done)
             if _versions(source) != before:
                 raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
@@ -390,8 +397,9 @@ def resident_bytes() -> int:
 
 def _base_bytes(request: Request) -> int:
     """Return what this worker uses before the first voxel: what it has now, and the library it will load for the target."""
-    expected = _BLOSC2_BYTES if request.target.name in CHUNK_FORMATS and "blosc2" not in sys.modules else 0
-    return resident_bytes() + expected
+    module, expected = ("blosc2", _BLOSC2_BYTES) if request.target.name in CHUNK_FORMATS else ("h5py", _H5PY_BYTES)
+    needed = request.target.name in (*CHUNK_FORMATS, "hdf5") and module not in sys.modules
+    return resident_bytes() + (expected if needed else 0)
 
 
 def _versions(source: Source) -> list[tuple[int, int]]:

@@ -31,6 +31,8 @@ class Format:
         Whether a file may hold several images: then the module has ``items(path)``, and ``open_source`` takes ``item=NAME``.
     split : bool
         Whether each of them is a case of its own to the converter (series); otherwise a user chooses one (datasets).
+    codecs : tuple of str
+        What the storage argument ``codec`` may name, the default first; a level may follow: ``"gzip-6"``.
     """
 
     name: str
@@ -43,6 +45,7 @@ class Format:
     folders: bool = False
     items: bool = False
     split: bool = False
+    codecs: tuple[str, ...] = ()
 
 
 FORMATS: tuple[Format, ...] = (
@@ -64,5 +67,14 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", regions="yes when raw; zlib: in storage order only"
+    ),
+    Format(
+        "hdf5",
+        "HDF5",
+        (".h5", ".hdf5"),
+        "hdf5",
+        regions="yes, chunk by chunk",
+        items=True,
+        codecs=("gzip", "blosc2", "none"),
     ),
 )

@@ -101,6 +101,8 @@ class SinkOptions:
         Voxels from the centre of the array, for choices that depend on the data; see the format's ``sample_region``.
     hold_bytes : int
         Without a sample: how much of what is written first the sink may hold in memory until the centre has been seen.
+    item : str
+        Name of the image in a file that may hold several; ``""``: the format's usual one.
     """
 
     storage: Mapping[str, object] = field(default_factory=dict)
@@ -108,6 +110,7 @@ class SinkOptions:
     threads: int = 1
     sample: NDArray | None = None
     hold_bytes: int = 0
+    item: str = ""
 
 
 @runtime_checkable

@@ -28,6 +28,7 @@ _TARGETS = [row.name for row in FORMATS if row.writes]
 @click.option("-o", "--output", type=GivenPath(), metavar="OUT", help="Folder, or for one input file also a file.")
 @click.option("--to", type=click.Choice(_TARGETS), help="Target format.  [default: by the suffix of OUT, else mla]")
 @click.option("--patch-size", metavar="N|N,N,N", help="Patch that will be read; chunks follow from it.  [default: 192]")
+@click.option("--codec", metavar="NAME[-LEVEL]", help="Compression of HDF5: gzip, blosc2, none.  [default: gzip]")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: as many as fit]")
 @click.option("--memory", metavar="SIZE", help="Limit of each worker, such as 8GB.  [default: 80 % of what is free]")
 @click.option("--if-exists", type=click.Choice([one.value for one in IfExists]), default="skip", show_default=True,
