@@ -129,6 +129,13 @@ def discover(request: Request) -> Discovery:
     return Discovery(tuple(_with_images(_uniquely_named(cases))), count.junk, count.others, tuple(count.remarks))
 
 
+def group_of(case: Case, request: Request) -> str:
+    """Return the group of a case in the one file into which all go: the path of its own file without suffix."""
+    assert request.folder is not None
+    relative = case.output.relative_to(request.folder)
+    return relative.with_name(split_suffix(relative.name)[0]).as_posix()
+
+
 def _case_of_file(source: Path, request: Request) -> Case:
     stem = split_suffix(source.name)[0]
     if request.output is None:
@@ -136,7 +143,7 @@ def _case_of_file(source: Path, request: Request) -> Case:
     elif request.output_is_file:
         output = request.output
     else:
-        output = request.output / (stem + request.suffix)
+        output = (request.folder or request.output) / (stem + request.suffix)
     folder = source.absolute().parent.name
     return Case(stem, source, output, _is_label(PurePosixPath(folder, source.name), request.labels))
 
@@ -145,7 +152,8 @@ def _cases_of_folder(folder: Path, request: Request, count: _Count) -> Iterator[
     name = folder.name or folder.resolve().name
     if request.output is not None:
         several = len(request.inputs) > 1
-        root = request.output / name if several else request.output
+        place = request.folder or request.output
+        root = place / name if several else place
         if _same(root, folder) or _same(request.output, folder):
             raise UsageError(f"The output folder {request.output} is the input folder.", hint="Choose another with -o.")
     elif not name:
@@ -215,7 +223,7 @@ def _below(case: Case) -> Case:
 
 def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator[tuple[Path, PurePosixPath]]:
     """Yield every input below ``folder`` with its relative path."""
-    outputs = {_identity(place) for place in (root, request.output) if place is not None and place.exists()}
+    outputs = {_identity(place) for place in (root, request.folder) if place is not None and place.exists()}
     pending: list[tuple[Path, PurePosixPath, frozenset[object]]] = [
         (folder, PurePosixPath(), frozenset([_identity(folder)]))
     ]

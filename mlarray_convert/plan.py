@@ -316,7 +316,8 @@ def cache_bytes(source: Source, plan: CasePlan) -> int | None:
     across = min(shape[slowest], (-(-plan.tiles.tile[slowest] // chunks[slowest]) + 1) * chunks[slowest])
     needed = math.prod(shape) // shape[slowest] * across * source.spec.dtype.itemsize
     spare = max(0, plan.limit_bytes - plan.peak_bytes)
-    return min(needed, spare + int(getattr(source, "held_bytes", 0)))
+    held: int = getattr(source, "held_bytes", 0)
+    return int(min(needed, spare + held))
 
 
 def info_for(case: Case, source: Source) -> SourceInfo:

@@ -15,6 +15,7 @@ from mlarray.formats.table import FORMATS, Format
 from mlarray.layout import PatchSize
 
 _Choice = TypeVar("_Choice", bound=Enum)
+PARTS_SUFFIX = ".parts"  # of the folder in which the files of cases wait to be joined
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
 
@@ -48,7 +49,8 @@ class Request:
     inputs : tuple of Path
         Files and folders.
     output : Path or None
-        A folder, or with a single input file also a file. None: beside the input.
+        A folder, or with a single input file also a file; of a format that joins cases, one file for all. None: beside the
+        input.
     target : Format
         What to write.
     suffix : str
@@ -116,6 +118,17 @@ class Request:
     def output_is_file(self) -> bool:
         """Whether ``output`` names the file to write, not a folder."""
         return self.output is not None and names_file(self.output, self.inputs)
+
+    @property
+    def store(self) -> Path | None:
+        """The one file into which all cases go, or None when each is written to a file of its own."""
+        return self.output if self.output is not None and names_store(self.output, self.inputs) else None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the files of the cases are written: the output, or the folder in which they wait to be joined."""
+        store = self.store
+        return self.output if store is None else store.with_name(f"{store.name}{PARTS_SUFFIX}")
 
 
 def make_request(
@@ -194,6 +207,12 @@ def names_file(output: Path, inputs: Sequence[Path]) -> bool:
     return not any(path.is_dir() and not is_folder_image(path) for path in (inputs[0], output))
 
 
+def names_store(output: Path, inputs: Sequence[Path]) -> bool:
+    """Tell whether an output path means one file for all cases: a suffix of a format that joins, and not one image."""
+    row = format_of_name(output)
+    return row is not None and row.joins and not output.is_dir() and not names_file(output, inputs)
+
+
 def parse_memory(text: str) -> int:
     """Return the bytes that a text such as ``"8GB"``, ``"500 MiB"`` or ``"1.5G"`` stands for.
 
@@ -240,7 +259,8 @@ def parse_patch_size(value: PatchSize | str) -> PatchSize:
 
 
 def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:
-    named = format_of_name(output) if output is not None and names_file(output, inputs) else None
+    is_file = output is not None and (names_file(output, inputs) or names_store(output, inputs))
+    named = format_of_name(output) if output is not None and is_file else None
     row = format_named(to) if to is not None else named or format_named("mla")
     if named is None or output is None:
         return row, row.suffixes[0]

@@ -23,6 +23,7 @@ from typing import Any, cast
 import xxhash
 
 from mlarray.errors import DTypeError, FormatError, IntegrityError, MLArrayError
+from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
 from mlarray.formats.registry import module_of, open_source
 from mlarray.sources.base import Access, NDArray, Note, Sink, SinkOptions, Source
@@ -30,7 +31,7 @@ from mlarray.sources.bytes import FileBytes
 from mlarray.sources.copy import copy
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.storage.filters import sample_region
-from mlarray_convert.discovery import Case
+from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
 from mlarray_convert.plan import (
@@ -191,11 +192,12 @@ def _run(job: Job, progress: Progress) -> Outcome:
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
         reason = ""
-        if case.output.exists() and request.if_exists is IfExists.SKIP:
-            up_to_date, reason, remarks = _existing(case, request, source)
+        place = _present(case, request) if request.if_exists is IfExists.SKIP else None
+        if place is not None:
+            up_to_date, reason, remarks = _existing(place, case, request, source)
             if up_to_date:
                 outcome = _outcome(case, Status.SKIPPED, source, reason, (*warnings, *remarks))
-                return replace(outcome, bytes_out=case.output.stat().st_size)
+                return replace(outcome, bytes_out=case.output.stat().st_size if case.output.exists() else 0)
         if request.dry_run:
             plan = plan_case(case, request, source, limits)
             warnings += _messages(plan.notes[len(source.info.notes) :])
@@ -342,10 +344,22 @@ def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Ite
         store.abort()
 
 
-def _existing(case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
+def _present(case: Case, request: Request) -> Path | None:
+    """Return the output that exists already: a file of its own, or a part of the one file for all."""
+    if case.output.exists() or request.store is None or not request.store.exists():
+        return case.output if case.output.exists() else None
+    place = join_item(request.store, f"/{group_of(case, request)}/{target_item(case, request) or 'image'}")
+    try:
+        open_source(place, mapped=False).close()
+    except (MLArrayError, OSError):
+        return None
+    return place
+
+
+def _existing(place: Path, case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
     """Tell whether to keep an existing output, why, and what to warn of."""
     try:
-        with closing(open_source(case.output, mapped=False)) as present:
+        with closing(open_source(place, mapped=False)) as present:
             record = present.info.record
     except (MLArrayError, OSError) as error:
         return False, f"converted again: the existing file cannot be opened ({error})", ()

@@ -19,6 +19,7 @@ import numpy as np
 from mlarray.errors import DTypeError, FormatError, UsageError
 from mlarray.formats.hdf5_attributes import read_attributes
 from mlarray.formats.hdf5_file import candidates, checked, damage_told, missing_chunks, number_type, open_file
+from mlarray.formats.hdf5_join import join, refuse_foreign_store
 from mlarray.formats.hdf5_write import Hdf5Sink, chosen_codec, chosen_layout
 from mlarray.formats.items import Item, pick_item
 from mlarray.layout import Layout
@@ -26,6 +27,7 @@ from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase, SourceInfo
 from mlarray.spec import ArraySpec
 
+__all__ = ["Hdf5Source", "items", "join", "losses", "open_sink", "open_source", "plan_layout", "refuse_foreign_store"]
 CACHE_BYTES = 16 * 1024 * 1024
 _LEAST_SLOTS = 521  # HDF5's own default; chunks that share a slot displace each other
 _SLOTS_A_CHUNK = 10

@@ -145,7 +145,7 @@ def candidates(file: Any, path: Path) -> tuple[Candidate, ...]:
     refuse_foreign(file, path)
     found: list[Candidate] = []
     refused: list[FormatError] = []
-    for name, node in _datasets(file, path):
+    for name, node in datasets(file, path):
         kind = number_type(node)
         if kind is None:
             continue
@@ -168,7 +168,8 @@ def refuse_foreign(file: Any, path: Path) -> None:
         raise FormatError(f"{path} is a MINC 2 file, not plain HDF5.", hint="Rename it to .mnc.")
 
 
-def _datasets(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
+def datasets(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
+    """Yield path and object of every dataset that can be reached by hard links, each once."""
     import h5py
 
     pending, seen, count = [("", file["/"])], set(), 0

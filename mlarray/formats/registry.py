@@ -23,6 +23,7 @@ _DICOM_MAGIC, _DICOM_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
     (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (0, b"\x93NUMPY", "npy"),
     (2, b"b2frame\x00", "mla"),
     (344, b"n+1\x00", "nifti"),
     (344, b"ni1\x00", "nifti"),

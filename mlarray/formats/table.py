@@ -33,6 +33,8 @@ class Format:
         Whether each of them is a case of its own to the converter (series); otherwise a user chooses one (datasets).
     codecs : tuple of str
         What the storage argument ``codec`` may name, the default first; a level may follow: ``"gzip-6"``.
+    joins : bool
+        Whether several cases can go into one file: then the module has ``join(path, parts)``.
     """
 
     name: str
@@ -46,6 +48,7 @@ class Format:
     items: bool = False
     split: bool = False
     codecs: tuple[str, ...] = ()
+    joins: bool = False
 
 
 FORMATS: tuple[Format, ...] = (
@@ -76,5 +79,16 @@ FORMATS: tuple[Format, ...] = (
         regions="yes, chunk by chunk",
         items=True,
         codecs=("gzip", "blosc2", "none"),
+        joins=True,
+    ),
+    Format("npy", "NumPy array", (".npy",), "npy", regions="yes", writes=False),
+    Format(
+        "npz",
+        "NumPy archive",
+        (".npz",),
+        "npy",
+        regions="yes when stored; compressed: in storage order only",
+        writes=False,
+        items=True,
     ),
 )
