@@ -15,7 +15,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 
 from mlarray.errors import MLArrayError, UsageError
@@ -79,12 +79,15 @@ class Discovery:
         Files that are no images, or already have the target format.
     remarks : tuple of str
         What a user should know: folder loops.
+    store : Path or None
+        The one file into which all cases go; None when each has a file of its own.
     """
 
     cases: tuple[Case, ...]
     junk: int = 0
     others: int = 0
     remarks: tuple[str, ...] = ()
+    store: Path | None = None
 
 
 @dataclass(slots=True)
@@ -126,7 +129,8 @@ def discover(request: Request) -> Discovery:
     cases = _apart(sorted(found, key=lambda case: (case.name, str(case.source), case.item)))
     _refuse_same_place(cases)
     _refuse_collisions(cases)
-    return Discovery(tuple(_with_images(_uniquely_named(cases))), count.junk, count.others, tuple(count.remarks))
+    named = tuple(_with_images(_uniquely_named(cases)))
+    return Discovery(named, count.junk, count.others, tuple(count.remarks), request.store)
 
 
 def group_of(case: Case, request: Request) -> str:
@@ -192,14 +196,22 @@ def _itself(case: Case, item: str, request: Request) -> Case:
 
 
 def _split(case: Case, request: Request) -> list[Case]:
-    """Return a case per image where the format says that each is one; a source that cannot be listed fails when it is read."""
+    """Return a case per image where the format says that each is one, or where a pattern names several.
+
+    A source that cannot be listed fails when it is read.
+    """
     row = format_of_name(case.source)
-    if row is None or not row.split or case.item:
+    pattern = case.item if any(mark in case.item for mark in "*?[") else ""
+    if (row is None or not row.split or case.item) and not pattern:
         return [case]
     try:
         items = items_of(case.source)
     except (MLArrayError, OSError):
         items = ()
+    if pattern and all(one.name != pattern for one in items):
+        items = tuple(one for one in items if fnmatchcase(one.name.strip("/"), pattern.strip("/")))
+    elif pattern:
+        return [case]
     return [_itself(case, one.name, request) for one in items] or [case]
 
 
