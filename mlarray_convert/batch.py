@@ -95,6 +95,8 @@ def convert(
     fail_fast: bool = False,
     item: str | None = None,
     codec: str | None = None,
+    axes: str | None = None,
+    spacing: float | Sequence[float] | str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -134,6 +136,10 @@ def convert(
         Which image of files that hold several, such as a dataset of an HDF5 file; also ``"data.h5@/group/ct"`` as an input.
     codec : str, optional
         Compression, for formats that have a choice, with a level if wanted: ``"gzip-6"``, ``"blosc2"``.
+    axes : str, optional
+        Names of the axes, such as ``"czyx"``, for files that do not state them.
+    spacing : float, sequence of float or str, optional
+        Millimetres, one for all spatial axes or one for each in array order, for files that do not state it.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -164,6 +170,8 @@ def convert(
         fail_fast=fail_fast,
         item=item,
         codec=codec,
+        axes=axes,
+        spacing=spacing,
     )
     return run_request(request, on_event=on_event)
 

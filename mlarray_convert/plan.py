@@ -206,7 +206,7 @@ class Memory:
         """Return the cost of copying ``source`` into ``target``."""
         itemsize = spec.dtype.itemsize
         copies = 1.0
-        if isinstance(source, ScaledSource) or source.spec.dtype != spec.dtype:
+        if isinstance(getattr(source, "inner", source), ScaledSource) or source.spec.dtype != spec.dtype:
             copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
         chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
         if request.target.name not in CHUNK_FORMATS:

@@ -58,6 +58,10 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         "storage": dict(sorted(request.storage.items())),
         "label": case.is_label,
     }
+    if request.axes is not None:
+        settings["axes"] = request.axes
+    if request.spacing is not None:
+        settings["spacing"] = list(request.spacing)
     if case.item:
         settings["item"] = case.item
     if target_item(case, request):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,6 +10,7 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from mlarray.axes import parse_axes
 from mlarray.errors import UsageError
 from mlarray.formats.registry import format_named, format_of_name, is_folder_image
 from mlarray.formats.table import FORMATS, Format
@@ -69,6 +71,8 @@ class Request:
         Only plan; stop at the first failure.
     item : str or None
         Which image of files that hold several; other files are not concerned.
+    axes, spacing : str and tuple of float, or None
+        Names of the axes (``"czyx"``) and spacing in millimetres, for files that do not state them.
 
     Raises
     ------
@@ -89,6 +93,8 @@ class Request:
     dry_run: bool = False
     fail_fast: bool = False
     item: str | None = None
+    axes: str | None = None
+    spacing: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -107,6 +113,8 @@ class Request:
                     else "it has no choice."
                 ),
             )
+        if self.axes is not None:
+            parse_axes(self.axes)
         if self.item == "":
             raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
@@ -147,6 +155,8 @@ def make_request(
     fail_fast: bool = False,
     item: str | None = None,
     codec: str | None = None,
+    axes: str | None = None,
+    spacing: float | Sequence[float] | str | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -162,8 +172,10 @@ def make_request(
         Patch that the layout is made for, such as ``192`` or ``"128,160,160"``. Default: 192.
     storage : mapping, optional
         Further storage arguments.
-    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item
+    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item, axes
         See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
+    spacing : float, sequence of float or str, optional
+        Millimetres, one for all spatial axes or one for each: ``"3,0.7,0.7"``.
     codec : str, optional
         The storage argument ``codec``, for formats that have a choice: ``"gzip"``, ``"blosc2-7"``.
 
@@ -197,6 +209,8 @@ def make_request(
         dry_run,
         fail_fast,
         item,
+        axes,
+        None if spacing is None else parse_spacing(spacing),
     )
 
 
@@ -256,6 +270,26 @@ def parse_patch_size(value: PatchSize | str) -> PatchSize:
     if not extents or any(extent < 1 for extent in extents):
         raise UsageError(f"A patch needs at least 1 voxel along every axis, got {extents}.")
     return extents[0] if len(extents) == 1 else extents
+
+
+def parse_spacing(value: float | Sequence[float] | str) -> tuple[float, ...]:
+    """Return a spacing from one number or numbers with commas.
+
+    Examples
+    --------
+    >>> parse_spacing("3,0.7,0.7")
+    (3.0, 0.7, 0.7)
+    """
+    fields = value.split(",") if isinstance(value, str) else [value] if isinstance(value, (int, float)) else value
+    try:
+        numbers = tuple(float(field) for field in fields)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise UsageError(
+            f"{value!r} is not a spacing.", hint="Write millimetres, one number or one per axis: 3,0.7,0.7."
+        )
+    return numbers
 
 
 def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:

@@ -30,6 +30,7 @@ from mlarray.sources.base import Access, NDArray, Note, Sink, SinkOptions, Sourc
 from mlarray.sources.bytes import FileBytes
 from mlarray.sources.copy import copy
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
+from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
@@ -188,7 +189,8 @@ _LOWER = "Lower --workers or --memory."
 
 def _run(job: Job, progress: Progress) -> Outcome:
     case, request = job.case, job.request
-    with closing(open_source(case.source, item=case.item or None, mapped=False)) as source:
+    with closing(open_source(case.source, item=case.item or None, mapped=False)) as opened:
+        source = with_stated(opened, axes=request.axes, spacing=request.spacing)
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
         reason = ""

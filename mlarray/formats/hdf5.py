@@ -120,7 +120,7 @@ class Hdf5Source(SourceBase):
 
 
 def items(path: Path) -> tuple[Item, ...]:
-    """Return the datasets of 2 to 5 axes of numbers, in the order of their names."""
+    """Return the datasets of 2 to 5 axes of numbers, those of a group before its groups."""
     with damage_told(path), open_file(path) as file:
         return tuple(one.item for one in candidates(file, path))
 

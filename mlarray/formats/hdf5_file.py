@@ -134,7 +134,7 @@ def _unopened(path: Path, error: Exception) -> Exception:
 
 
 def candidates(file: Any, path: Path) -> tuple[Candidate, ...]:
-    """Return the datasets of 2 to 5 axes of numbers that can be reached by hard links, in the order of their names.
+    """Return the datasets of 2 to 5 axes of numbers that can be reached by hard links, those of a group before its groups.
 
     Raises
     ------

@@ -39,6 +39,8 @@ _TARGETS = [row.name for row in FORMATS if row.writes]
               help="Which files are segmentations.")  # fmt: skip
 @click.option("--item", "--dataset", "--level", "item", metavar="NAME",
               help="Which image of files that hold several; also FILE@NAME as an input.")  # fmt: skip
+@click.option("--axes", metavar="NAMES", help="Names of the axes, such as czyx, for files that do not state them.")
+@click.option("--spacing", metavar="N|N,N,N", help="Spacing in millimetres, for files that do not state it.")
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")
