@@ -127,7 +127,7 @@ def discover(request: Request) -> Discovery:
             hint="Leave it out.",
         )
     cases = _apart(sorted(found, key=lambda case: (case.name, str(case.source), case.item)))
-    _refuse_same_place(cases)
+    _refuse_same_place(cases, request.store)
     _refuse_collisions(cases)
     named = tuple(_with_images(_uniquely_named(cases)))
     return Discovery(named, count.junk, count.others, tuple(count.remarks), request.store)
@@ -352,8 +352,10 @@ def _uniquely_named(cases: list[Case]) -> list[Case]:
     return [case if counts[case.name] == 1 else replace(case, name=str(case.place)) for case in cases]
 
 
-def _refuse_same_place(cases: list[Case]) -> None:
+def _refuse_same_place(cases: list[Case], store: Path | None) -> None:
     inputs = {_identity(case.source) for case in cases if case.source.exists()}
+    if store is not None and store.exists() and _identity(store) in inputs:
+        raise UsageError(f"The output {store} is also an input.", hint="Choose another place with -o.")
     over = [case for case in cases if case.output.exists() and _identity(case.output) in inputs]
     if over:
         listed = "; ".join(f"{case.place} -> {case.output}" for case in over)

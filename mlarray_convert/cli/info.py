@@ -98,6 +98,9 @@ def describe(path: Path, source: Source) -> dict[str, object]:
             "orientation": geometry.orientation,
             "sheared": geometry.is_sheared,
         }
+    chunks = getattr(source, "chunks", None)
+    if chunks is not None and info.format not in CHUNK_FORMATS:
+        described["chunks"] = list(chunks)
     if info.format in CHUNK_FORMATS:
         described |= {"storage": _storage(path)}
     if info.record:
@@ -156,6 +159,8 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
         else unknown,
         "partial reads": _REGIONS[str(spec["access"])],
     }
+    if spec.get("chunks"):
+        rows["chunks"] = by(_list(spec["chunks"]))
     storage = spec.get("storage")
     if isinstance(storage, dict):
         rows |= {

@@ -128,6 +128,15 @@ def test_a_file_of_somebody_else_is_not_replaced(cohort: Path, tmp_path: Path) -
         convert(cohort, store, if_exists="error")
 
 
+def test_the_store_is_no_input_of_itself(cohort: Path, tmp_path: Path) -> None:
+    store = tmp_path / "cohort.h5"
+    convert(cohort / "site1", store)
+    with pytest.raises(UsageError, match="is also an input"):
+        convert([cohort, store], store, item="/a/image")
+    shown = mla("info", f"{store}@/a/image").stdout
+    assert "chunks         5 x 6 x 7" in shown
+
+
 def test_a_dry_run_writes_nothing(cohort: Path, tmp_path: Path) -> None:
     assert convert(cohort, tmp_path / "cohort.h5", dry_run=True).exit_code is ExitCode.OK
     assert [entry.name for entry in tmp_path.iterdir()] == ["d"]
