@@ -14,12 +14,13 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from mlarray.errors import UsageError
+from mlarray.formats.registry import module_of
 from mlarray.layout import PatchSize
 from mlarray.storage.publish import PendingFile
-from mlarray_convert.discovery import Case, Discovery, discover
+from mlarray_convert.discovery import Case, Discovery, discover, group_of
 from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.machine import Machine, Share, share_out, this_machine
 from mlarray_convert.pool import Advanced, Done, Lost, Pool, Started, Work
@@ -93,6 +94,10 @@ def convert(
     labels: str = "auto",
     dry_run: bool = False,
     fail_fast: bool = False,
+    item: str | None = None,
+    codec: str | None = None,
+    axes: str | None = None,
+    spacing: float | Sequence[float] | str | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -104,11 +109,12 @@ def convert(
     inputs : path or sequence of paths
         Files and folders; below a folder, every file of a known format.
     output : path, optional
-        A folder, or for one input file also a file. Default: beside the input; for a folder ``data`` the folder
+        A folder, or for one input file also a file. A name in ``.h5`` for several inputs is one file for all cases, each in
+        a group of its name. Default: beside the input; for a folder ``data`` the folder
         ``data_mla``.
     to : str, optional
-        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``. Default: by the suffix of ``output``,
-        else ``"mla"``.
+        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``, ``"hdf5"``. Default: by the suffix of
+        ``output``, else ``"mla"``.
     patch_size : int, sequence of int or str, optional
         The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
     layout : {"nnunet", "small-blocks"}, optional
@@ -129,6 +135,14 @@ def convert(
         Read headers and plan; write nothing.
     fail_fast : bool
         Start no further case after a failure.
+    item : str, optional
+        Which image of files that hold several, such as a dataset of an HDF5 file; also ``"data.h5@/group/ct"`` as an input.
+    codec : str, optional
+        Compression, for formats that have a choice, with a level if wanted: ``"gzip-6"``, ``"blosc2"``.
+    axes : str, optional
+        Names of the axes, such as ``"czyx"``, for files that do not state them.
+    spacing : float, sequence of float or str, optional
+        Millimetres, one for all spatial axes or one for each in array order, for files that do not state it.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -158,6 +172,10 @@ def convert(
         labels=labels,
         dry_run=dry_run,
         fail_fast=fail_fast,
+        item=item,
+        codec=codec,
+        axes=axes,
+        spacing=spacing,
     )
     return run_request(request, on_event=on_event)
 
@@ -193,11 +211,13 @@ def _carry_out(
     discovery = discover(request)
     cases = discovery.cases
     if request.if_exists is IfExists.ERROR:
-        _refuse_existing(cases)
+        _refuse_existing(cases, request.store)
+    if request.store is not None:
+        _store_module(request).refuse_foreign_store(request.store)
     _refuse_unwritable(cases, dry_run=request.dry_run)
     available = machine if machine is not None else this_machine()
     share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
-    folders = {case.output.parent for case in cases}
+    folders = {case.output.parent for case in cases} | ({request.store.parent} if request.store is not None else set())
     removed = () if request.dry_run else remove_leftovers(folders)
     sizes = tuple(_size(case.source) for case in cases)
     tell(Found(discovery, share, sizes, removed))
@@ -214,6 +234,8 @@ def _carry_out(
                 tell(event)
                 if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
                     break
+        if request.store is not None and not request.dry_run:
+            _join(request, request.store, outcomes.values())
     finally:
         if not request.dry_run:
             remove_leftovers(folders, dead=pool.pids)
@@ -234,8 +256,32 @@ def _translated(happenings: Iterable[object], cases: Sequence[Case]) -> Iterator
             yield Ended(event.index, died(cases[event.index], event.exit_code))
 
 
-def _refuse_existing(cases: Iterable[Case]) -> None:
-    present = [str(case.output) for case in cases if case.output.exists()]
+def _store_module(request: Request) -> Any:
+    return module_of(request.target)
+
+
+def _join(request: Request, store: Path, outcomes: Iterable[Outcome]) -> None:
+    """Put the files of all cases that are done into the one file for all, and remove them.
+
+    Until then they stay, so that a run that was stopped goes on where it was. What the file holds of a case that failed stays.
+    """
+    done = [outcome.case for outcome in outcomes if outcome.status is not Status.FAILED]
+    parts = {group_of(case, request): case.output for case in done if case.output.exists()}
+    if not parts:
+        return
+    _store_module(request).join(store, parts)
+    for part in parts.values():
+        part.unlink(missing_ok=True)
+    assert request.folder is not None
+    below = [path for path in request.folder.rglob("*") if path.is_dir()]
+    for folder in [*sorted(below, key=lambda path: len(path.parts), reverse=True), request.folder]:
+        with contextlib.suppress(OSError):  # others still wait there
+            folder.rmdir()
+
+
+def _refuse_existing(cases: Iterable[Case], store: Path | None) -> None:
+    outputs = [store] if store is not None else [case.output for case in cases]
+    present = [str(output) for output in outputs if output.exists()]
     if present:
         raise UsageError(
             f"{len(present)} outputs exist: {', '.join(present)}.",

@@ -1,8 +1,10 @@
 """Which files are cases, what are they called, and where does each go?
 
-Only names are looked at: no file is opened. A folder is walked for files with a known suffix; what an operating system or
-an archive program leaves behind is ignored, and so is what belongs to another file (the ``.img`` of a ``.hdr``). The tree
-below an input folder is kept in the output, so that two cases of the same name stay two.
+Only names are looked at; of formats whose files are split into several cases, the list of images is read. A folder is walked for
+files with a known suffix; what an operating system or an archive program leaves behind is ignored, and so is what belongs to
+another file (the ``.img`` of a ``.hdr``). The tree below an input folder is kept in the output, so that two cases of the same
+name stay two. An item that is named does not change the name of its case, unless several images of one source are cases: then
+each is ``<name>/<item>``.
 """
 
 from __future__ import annotations
@@ -10,13 +12,15 @@ from __future__ import annotations
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatch
+from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
 
-from mlarray.errors import UsageError
-from mlarray.formats.registry import format_of_name, split_suffix
+from mlarray.errors import MLArrayError, UsageError
+from mlarray.formats.items import item_path, join_item, split_item
+from mlarray.formats.registry import format_of_name, is_folder_image, items_of, split_suffix
 from mlarray.storage.publish import is_part
 from mlarray_convert.request import Request
 
@@ -43,6 +47,8 @@ class Case:
         The images whose grid it should share: those of a segmentation, or the first channel of a further one.
     every_image : bool
         Whether it must lie on all of them (channels of one case), or on any (images of one patient).
+    item : str
+        Which image of a source that holds several; ``""``: the only one, or the one that the format prefers.
     """
 
     name: str
@@ -51,6 +57,12 @@ class Case:
     is_label: bool = False
     images: tuple[Path, ...] = ()
     every_image: bool = False
+    item: str = ""
+
+    @property
+    def place(self) -> Path:
+        """The source with its item, as :func:`mlarray.open_source` takes both: ``data.h5@/group/ct``."""
+        return join_item(self.source, self.item)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,12 +79,15 @@ class Discovery:
         Files that are no images, or already have the target format.
     remarks : tuple of str
         What a user should know: folder loops.
+    store : Path or None
+        The one file into which all cases go; None when each has a file of its own.
     """
 
     cases: tuple[Case, ...]
     junk: int = 0
     others: int = 0
     remarks: tuple[str, ...] = ()
+    store: Path | None = None
 
 
 @dataclass(slots=True)
@@ -91,17 +106,38 @@ def discover(request: Request) -> Discovery:
         When an input does not exist, an output is also an input, or two cases would be written to one file; every such
         pair is listed.
     """
-    missing = [str(path) for path in request.inputs if not path.exists() and not path.is_symlink()]
+    inputs = [split_item(path) for path in request.inputs]
+    missing = [str(path) for path, _ in inputs if not path.exists() and not path.is_symlink()]
     if missing:
         raise UsageError(f"There is no such file or folder: {', '.join(missing)}.")
     count = _Count()
     found: list[Case] = []
-    for place in request.inputs:
-        found += _cases_of_folder(place, request, count) if place.is_dir() else [_case_of_file(place, request)]
-    cases = _apart(sorted(dict.fromkeys(found), key=lambda case: (case.name, str(case.source))))
-    _refuse_same_place(cases)
+    for place, item in inputs:
+        if place.is_dir() and not is_folder_image(place):
+            if item is not None:
+                raise UsageError(f"{place} is a folder of files, which has no item {item!r}.")
+            found += _cases_of_folder(place, request, count)
+        else:
+            found += _split(_with_item(_case_of_file(place, request), item, request), request)
+    found = _item_named([*dict.fromkeys(found)], request)
+    chooses = any(case.item for case in found) or request.target.items
+    if request.item is not None and found and not chooses:
+        raise UsageError(
+            f"--item {request.item!r} chooses among the images of one file; none of the inputs is of a format with several.",
+            hint="Leave it out.",
+        )
+    cases = _apart(sorted(found, key=lambda case: (case.name, str(case.source), case.item)))
+    _refuse_same_place(cases, request.store)
     _refuse_collisions(cases)
-    return Discovery(tuple(_with_images(_uniquely_named(cases))), count.junk, count.others, tuple(count.remarks))
+    named = tuple(_with_images(_uniquely_named(cases)))
+    return Discovery(named, count.junk, count.others, tuple(count.remarks), request.store)
+
+
+def group_of(case: Case, request: Request) -> str:
+    """Return the group of a case in the one file into which all go: the path of its own file without suffix."""
+    assert request.folder is not None
+    relative = case.output.relative_to(request.folder)
+    return relative.with_name(split_suffix(relative.name)[0]).as_posix()
 
 
 def _case_of_file(source: Path, request: Request) -> Case:
@@ -111,7 +147,7 @@ def _case_of_file(source: Path, request: Request) -> Case:
     elif request.output_is_file:
         output = request.output
     else:
-        output = request.output / (stem + request.suffix)
+        output = (request.folder or request.output) / (stem + request.suffix)
     folder = source.absolute().parent.name
     return Case(stem, source, output, _is_label(PurePosixPath(folder, source.name), request.labels))
 
@@ -120,7 +156,8 @@ def _cases_of_folder(folder: Path, request: Request, count: _Count) -> Iterator[
     name = folder.name or folder.resolve().name
     if request.output is not None:
         several = len(request.inputs) > 1
-        root = request.output / name if several else request.output
+        place = request.folder or request.output
+        root = place / name if several else place
         if _same(root, folder) or _same(request.output, folder):
             raise UsageError(f"The output folder {request.output} is the input folder.", hint="Choose another with -o.")
     elif not name:
@@ -135,17 +172,70 @@ def _cases_of_folder(folder: Path, request: Request, count: _Count) -> Iterator[
     for source, relative in _walk(folder, request, root, count):
         stem = split_suffix(source.name)[0]
         inner = relative.with_name(stem)
-        yield Case(
+        case = Case(
             str(PurePosixPath(name, inner) if several else inner),
             source,
             root / relative.with_name(stem + request.suffix),
             _is_label(PurePosixPath(name, relative), request.labels),
         )
+        yield from _split(_with_item(case, None, request), request)
+
+
+def _with_item(case: Case, named: str | None, request: Request) -> Case:
+    """Return the case with the item that its path names, or that was asked for where its format has items."""
+    row = format_of_name(case.source)
+    if named is not None and request.item is not None and named != request.item:
+        raise UsageError(f"{case.source} is given with the item {named!r} and with --item {request.item!r}.")
+    item = named if named is not None or (row is not None and not row.items) else request.item
+    return _itself(case, item, request) if item else case
+
+
+def _itself(case: Case, item: str, request: Request) -> Case:
+    """Return the case as one item of its source, which may be called like a segmentation (``/group/labels``)."""
+    return replace(case, item=item, is_label=case.is_label or _is_label(item_path(item), request.labels))
+
+
+def _split(case: Case, request: Request) -> list[Case]:
+    """Return a case per image where the format says that each is one, or where a pattern names several.
+
+    A source that cannot be listed fails when it is read.
+    """
+    row = format_of_name(case.source)
+    pattern = case.item if any(mark in case.item for mark in "*?[") else ""
+    if (row is None or not row.split or case.item) and not pattern:
+        return [case]
+    try:
+        items = items_of(case.source)
+    except (MLArrayError, OSError):
+        items = ()
+    if pattern and all(one.name != pattern for one in items):
+        items = tuple(one for one in items if fnmatchcase(one.name.strip("/"), pattern.strip("/")))
+    elif pattern:
+        return [case]
+    return [_itself(case, one.name, request) for one in items] or [case]
+
+
+def _item_named(cases: list[Case], request: Request) -> list[Case]:
+    """Put the item into the name of a case where one source has several: ``scan/1``, written to ``scan/1.mla``."""
+    counts = Counter(case.source for case in cases)
+    if request.output_is_file and len(cases) > 1:
+        raise UsageError(
+            f"{cases[0].source} holds {len(cases)} images, which cannot all be written to {request.output}.",
+            hint="Name a folder with -o, or choose one image with --item.",
+        )
+    return [_below(case) if case.item and counts[case.source] > 1 else case for case in cases]
+
+
+def _below(case: Case) -> Case:
+    inner = item_path(case.item)
+    stem, suffix = split_suffix(case.output.name)
+    folder = case.output.with_name(stem) / inner.parent
+    return replace(case, name=f"{case.name}/{inner}", output=folder / (inner.name + suffix))
 
 
 def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator[tuple[Path, PurePosixPath]]:
     """Yield every input below ``folder`` with its relative path."""
-    outputs = {_identity(place) for place in (root, request.output) if place is not None and place.exists()}
+    outputs = {_identity(place) for place in (root, request.folder) if place is not None and place.exists()}
     pending: list[tuple[Path, PurePosixPath, frozenset[object]]] = [
         (folder, PurePosixPath(), frozenset([_identity(folder)]))
     ]
@@ -198,16 +288,21 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
     """Yield the cases with the images that each should lie on the grid of."""
     images: dict[tuple[Path, str], list[Path]] = {}
     beside: dict[Path, list[Path]] = {}
+    within: dict[Path, list[Path]] = {}
     for case in cases:
         if not case.is_label:
-            images.setdefault((case.source.parent, _without_channel(_stem(case))), []).append(case.source)
-            beside.setdefault(case.source.parent, []).append(case.source)
+            images.setdefault((case.source.parent, _without_channel(_stem(case))), []).append(case.place)
+            beside.setdefault(case.source.parent, []).append(case.place)
+            within.setdefault(case.source, []).append(case.place)
     for case in cases:
         folder, stem = case.source.parent, _stem(case)
+        if case.is_label and case.item and case.source in within:
+            yield replace(case, images=tuple(within[case.source]), every_image=False)
+            continue
         if not case.is_label:
             first = images[folder, _without_channel(stem)][0]
             is_channel = _IMAGE_FOLDER.fullmatch(folder.name) is not None and _CHANNEL.fullmatch(stem) is not None
-            yield replace(case, images=(first,), every_image=True) if is_channel and first != case.source else case
+            yield replace(case, images=(first,), every_image=True) if is_channel and first != case.place else case
             continue
         match = _LABEL_FOLDER.fullmatch(folder.name)
         if match is not None:
@@ -254,14 +349,16 @@ def _uniquely_named(cases: list[Case]) -> list[Case]:
     counts: dict[str, int] = {}
     for case in cases:
         counts[case.name] = counts.get(case.name, 0) + 1
-    return [case if counts[case.name] == 1 else replace(case, name=str(case.source)) for case in cases]
+    return [case if counts[case.name] == 1 else replace(case, name=str(case.place)) for case in cases]
 
 
-def _refuse_same_place(cases: list[Case]) -> None:
+def _refuse_same_place(cases: list[Case], store: Path | None) -> None:
     inputs = {_identity(case.source) for case in cases if case.source.exists()}
+    if store is not None and store.exists() and _identity(store) in inputs:
+        raise UsageError(f"The output {store} is also an input.", hint="Choose another place with -o.")
     over = [case for case in cases if case.output.exists() and _identity(case.output) in inputs]
     if over:
-        listed = "; ".join(f"{case.source} -> {case.output}" for case in over)
+        listed = "; ".join(f"{case.place} -> {case.output}" for case in over)
         raise UsageError(f"An output would replace an input: {listed}.", hint="Choose another place with -o.")
 
 
@@ -274,7 +371,7 @@ def _refuse_collisions(cases: list[Case]) -> None:
     groups = [group for group in sources.values() if len(group) > 1]
     if groups:
         listed = "; ".join(
-            f"{' and '.join(str(case.source) for case in group)} -> {group[0].output}" for group in groups
+            f"{' and '.join(str(case.place) for case in group)} -> {group[0].output}" for group in groups
         )
         raise UsageError(
             f"Several inputs would be written to one file: {listed}.",

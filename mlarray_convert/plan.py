@@ -206,14 +206,15 @@ class Memory:
         """Return the cost of copying ``source`` into ``target``."""
         itemsize = spec.dtype.itemsize
         copies = 1.0
-        if isinstance(source, ScaledSource) or source.spec.dtype != spec.dtype:
+        if isinstance(getattr(source, "inner", source), ScaledSource) or source.spec.dtype != spec.dtype:
             copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
         chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
         if request.target.name not in CHUNK_FORMATS:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
         # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
         fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
-        hold, row = _until_centre(source, spec, target)
+        fixed += getattr(source, "held_bytes", 0)
+        hold, row = _until_centre(source, spec, target) if request.target.name in CHUNK_FORMATS else (0, 0)
         if fixed + hold + int(row * copies) > limits.memory_bytes:
             hold = 0  # the filter is then chosen by what comes first
         return cls(fixed + hold, copies, limits.memory_bytes, hold)
@@ -295,11 +296,28 @@ def spool_tiles(source: Source, memory: Memory) -> TilePlan:
 
 def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object]) -> Layout | None:
     """Return the chunks that a file of the target format will have, or None for formats without."""
-    if target.name not in CHUNK_FORMATS:
+    module: Any = importlib.import_module("mlarray.formats.mla") if target.name in CHUNK_FORMATS else module_of(target)
+    if not hasattr(module, "plan_layout"):
         return None
-    module: Any = importlib.import_module("mlarray.formats.mla")
     layout: Layout = module.plan_layout(spec, storage)
     return layout
+
+
+def cache_bytes(source: Source, plan: CasePlan) -> int | None:
+    """Return how large the cache of a source of chunks should be, or None for a source without one.
+
+    Chunks that reach beyond a tile are needed again by the tiles beside it. What holds all that lie across one tile along the
+    slowest axis lets each be decoded once; of that, what the limit leaves is given.
+    """
+    chunks = getattr(source, "chunks", None)
+    if chunks is None or not hasattr(source, "resize_cache"):
+        return None
+    shape, slowest = source.spec.shape, source.order[0]
+    across = min(shape[slowest], (-(-plan.tiles.tile[slowest] // chunks[slowest]) + 1) * chunks[slowest])
+    needed = math.prod(shape) // shape[slowest] * across * source.spec.dtype.itemsize
+    spare = max(0, plan.limit_bytes - plan.peak_bytes)
+    held: int = getattr(source, "held_bytes", 0)
+    return int(min(needed, spare + held))
 
 
 def info_for(case: Case, source: Source) -> SourceInfo:

@@ -62,8 +62,21 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         "storage": storage,
         "label": case.is_label,
     }
+    if request.axes is not None:
+        settings["axes"] = request.axes
+    if request.spacing is not None:
+        settings["spacing"] = list(request.spacing)
+    if case.item:
+        settings["item"] = case.item
+    if target_item(case, request):
+        settings["dataset"] = target_item(case, request)
     plain: dict[str, object] = json.loads(json.dumps(settings, default=str))
     return plain
+
+
+def target_item(case: Case, request: Request) -> str:
+    """Return the name of the image in the output: the item that was asked for, where the source has none to choose from."""
+    return request.item or "" if not case.item and request.target.items else ""
 
 
 def identity(path: Path) -> dict[str, object]:

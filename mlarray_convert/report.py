@@ -103,6 +103,7 @@ def case_fields(outcome: Outcome) -> dict[str, object]:
     fields: dict[str, object] = {
         "case": outcome.case.name,
         "source": str(outcome.case.source),
+        "item": outcome.case.item,
         "output": str(outcome.case.output),
         "status": outcome.status.value,
         "reason": outcome.reason,

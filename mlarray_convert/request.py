@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -9,12 +10,14 @@ from enum import Enum
 from pathlib import Path
 from typing import TypeVar
 
+from mlarray.axes import parse_axes
 from mlarray.errors import UsageError
-from mlarray.formats.registry import format_named, format_of_name
+from mlarray.formats.registry import format_named, format_of_name, is_folder_image
 from mlarray.formats.table import FORMATS, Format
 from mlarray.layout import PatchSize, parse_layout_name
 
 _Choice = TypeVar("_Choice", bound=Enum)
+PARTS_SUFFIX = ".parts"  # of the folder in which the files of cases wait to be joined
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
 
@@ -48,7 +51,8 @@ class Request:
     inputs : tuple of Path
         Files and folders.
     output : Path or None
-        A folder, or with a single input file also a file. None: beside the input.
+        A folder, or with a single input file also a file; of a format that joins cases, one file for all. None: beside the
+        input.
     target : Format
         What to write.
     suffix : str
@@ -65,6 +69,10 @@ class Request:
         ``"auto"``: files that are named like segmentations; ``"none"``: no file; else a glob pattern for their paths.
     dry_run, fail_fast : bool
         Only plan; stop at the first failure.
+    item : str or None
+        Which image of files that hold several; other files are not concerned.
+    axes, spacing : str and tuple of float, or None
+        Names of the axes (``"czyx"``) and spacing in millimetres, for files that do not state them.
 
     Raises
     ------
@@ -84,6 +92,9 @@ class Request:
     labels: str = "auto"
     dry_run: bool = False
     fail_fast: bool = False
+    item: str | None = None
+    axes: str | None = None
+    spacing: tuple[float, ...] | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -91,6 +102,21 @@ class Request:
         if not self.target.writes:
             allowed = ", ".join(row.name for row in FORMATS if row.writes)
             raise UsageError(f"{self.target.title} can be read but not written; --to takes {allowed}.")
+        codec = self.storage.get("codec")
+        if codec is not None and str(codec).lower().split("-")[0] not in self.target.codecs:
+            allowed = ", ".join(self.target.codecs)
+            raise UsageError(
+                f"{self.target.title} is not written with the codec {codec!r}; "
+                + (
+                    f"it has {allowed}, with a level if wanted: {self.target.codecs[0]}-6."
+                    if allowed
+                    else "it has no choice."
+                ),
+            )
+        if self.axes is not None:
+            parse_axes(self.axes)
+        if self.item == "":
+            raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"At least 1 worker is needed, got {self.workers}.")
         if self.memory_bytes is not None and self.memory_bytes < 1:
@@ -100,6 +126,17 @@ class Request:
     def output_is_file(self) -> bool:
         """Whether ``output`` names the file to write, not a folder."""
         return self.output is not None and names_file(self.output, self.inputs)
+
+    @property
+    def store(self) -> Path | None:
+        """The one file into which all cases go, or None when each is written to a file of its own."""
+        return self.output if self.output is not None and names_store(self.output, self.inputs) else None
+
+    @property
+    def folder(self) -> Path | None:
+        """Where the files of the cases are written: the output, or the folder in which they wait to be joined."""
+        store = self.store
+        return self.output if store is None else store.with_name(f"{store.name}{PARTS_SUFFIX}")
 
 
 def make_request(
@@ -117,6 +154,10 @@ def make_request(
     labels: str = "auto",
     dry_run: bool = False,
     fail_fast: bool = False,
+    item: str | None = None,
+    codec: str | None = None,
+    axes: str | None = None,
+    spacing: float | Sequence[float] | str | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -134,8 +175,12 @@ def make_request(
         Name of the layout, ``"nnunet"`` or ``"small-blocks"``. Default: ``"nnunet"``.
     storage : mapping, optional
         Further storage arguments.
-    workers, memory, if_exists, verify, labels, dry_run, fail_fast
+    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item, axes
         See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
+    spacing : float, sequence of float or str, optional
+        Millimetres, one for all spatial axes or one for each: ``"3,0.7,0.7"``.
+    codec : str, optional
+        The storage argument ``codec``, for formats that have a choice: ``"gzip"``, ``"blosc2-7"``.
 
     Raises
     ------
@@ -149,6 +194,8 @@ def make_request(
     place = None if output is None else Path(output)
     target, suffix = _target(places, place, to)
     arguments = dict(storage or {})
+    if codec is not None:
+        arguments["codec"] = codec
     if patch_size is not None:
         arguments["patch_size"] = parse_patch_size(patch_size)
     if layout is not None:
@@ -168,12 +215,23 @@ def make_request(
         labels,
         dry_run,
         fail_fast,
+        item,
+        axes,
+        None if spacing is None else parse_spacing(spacing),
     )
 
 
 def names_file(output: Path, inputs: Sequence[Path]) -> bool:
-    """Tell whether an output path means a file: a known suffix, one input that is a file, and no folder of that name."""
-    return len(inputs) == 1 and format_of_name(output) is not None and not inputs[0].is_dir() and not output.is_dir()
+    """Tell whether an output path means one image: a known suffix, one input that is an image, and no folder of that name."""
+    if len(inputs) != 1 or format_of_name(output) is None:
+        return False
+    return not any(path.is_dir() and not is_folder_image(path) for path in (inputs[0], output))
+
+
+def names_store(output: Path, inputs: Sequence[Path]) -> bool:
+    """Tell whether an output path means one file for all cases: a suffix of a format that joins, and not one image."""
+    row = format_of_name(output)
+    return row is not None and row.joins and not output.is_dir() and not names_file(output, inputs)
 
 
 def parse_memory(text: str) -> int:
@@ -221,8 +279,29 @@ def parse_patch_size(value: PatchSize | str) -> PatchSize:
     return extents[0] if len(extents) == 1 else extents
 
 
+def parse_spacing(value: float | Sequence[float] | str) -> tuple[float, ...]:
+    """Return a spacing from one number or numbers with commas.
+
+    Examples
+    --------
+    >>> parse_spacing("3,0.7,0.7")
+    (3.0, 0.7, 0.7)
+    """
+    fields = value.split(",") if isinstance(value, str) else [value] if isinstance(value, (int, float)) else value
+    try:
+        numbers = tuple(float(field) for field in fields)
+    except (TypeError, ValueError):
+        numbers = ()
+    if not numbers or not all(math.isfinite(number) and number > 0 for number in numbers):
+        raise UsageError(
+            f"{value!r} is not a spacing.", hint="Write millimetres, one number or one per axis: 3,0.7,0.7."
+        )
+    return numbers
+
+
 def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:
-    named = format_of_name(output) if output is not None and names_file(output, inputs) else None
+    is_file = output is not None and (names_file(output, inputs) or names_store(output, inputs))
+    named = format_of_name(output) if output is not None and is_file else None
     row = format_named(to) if to is not None else named or format_named("mla")
     if named is None or output is None:
         return row, row.suffixes[0]

@@ -18,18 +18,21 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
+from typing import Any, cast
 
 import xxhash
 
 from mlarray.errors import DTypeError, FormatError, IntegrityError, MLArrayError
+from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
 from mlarray.formats.registry import module_of, open_source
 from mlarray.sources.base import Access, NDArray, Note, Sink, SinkOptions, Source
 from mlarray.sources.bytes import FileBytes
 from mlarray.sources.copy import copy
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
+from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
-from mlarray_convert.discovery import Case
+from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
 from mlarray_convert.plan import (
@@ -39,12 +42,13 @@ from mlarray_convert.plan import (
     Limits,
     Memory,
     Target,
+    cache_bytes,
     choose_tiles,
     info_for,
     plan_case,
     spool_tiles,
 )
-from mlarray_convert.record import is_ours, make_record, why_stale
+from mlarray_convert.record import is_ours, make_record, target_item, why_stale
 from mlarray_convert.request import IfExists, Request, Verify
 from mlarray_convert.verify import check_written
 
@@ -52,6 +56,7 @@ _PIECE_BYTES = 1 << 22
 _FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HARMLESS = frozenset({"unit-converted", "axis-dropped"})  # notes that no one needs to act on
+_H5PY_BYTES = 25_000_000  # likewise, with 3.16
 _BLOSC2_BYTES = 30_000_000  # resident memory of the imported package, 27 MB as measured with 4.14.1
 Progress = Callable[[float], None]
 
@@ -184,15 +189,17 @@ _LOWER = "Lower --workers or --memory."
 
 def _run(job: Job, progress: Progress) -> Outcome:
     case, request = job.case, job.request
-    with closing(open_source(case.source, mapped=False)) as source:
+    with closing(open_source(case.source, item=case.item or None, mapped=False)) as opened:
+        source = with_stated(opened, axes=request.axes, spacing=request.spacing)
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
         reason = ""
-        if case.output.exists() and request.if_exists is IfExists.SKIP:
-            up_to_date, reason, remarks = _existing(case, request, source)
+        place = _present(case, request) if request.if_exists is IfExists.SKIP else None
+        if place is not None:
+            up_to_date, reason, remarks = _existing(place, case, request, source)
             if up_to_date:
                 outcome = _outcome(case, Status.SKIPPED, source, reason, (*warnings, *remarks))
-                return replace(outcome, bytes_out=case.output.stat().st_size)
+                return replace(outcome, bytes_out=case.output.stat().st_size if case.output.exists() else 0)
         if request.dry_run:
             plan = plan_case(case, request, source, limits)
             warnings += _messages(plan.notes[len(source.info.notes) :])
@@ -223,6 +230,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             job.threads,
             _sample(readable, plan, request),
             min(memory.hold_bytes, plan.spec.nbytes),
+            target_item(case, request),
         )
         sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
         try:
@@ -232,6 +240,9 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
                 tiles, spool = choose_tiles(readable, plan.spec, actual, memory)
             if spool:
                 readable = stack.enter_context(_spooled(readable, plan, memory, work))
+            cache = cache_bytes(readable, plan)
+            if cache is not None:
+                cast("Any", readable).resize_cache(cache)
             digests = copy(readable, sink, tiles, progress=work.done)
             if _versions(source) != before:
                 raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
@@ -335,10 +346,22 @@ def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Ite
         store.abort()
 
 
-def _existing(case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
+def _present(case: Case, request: Request) -> Path | None:
+    """Return the output that exists already: a file of its own, or a part of the one file for all."""
+    if case.output.exists() or request.store is None or not request.store.exists():
+        return case.output if case.output.exists() else None
+    place = join_item(request.store, f"/{group_of(case, request)}/{target_item(case, request) or 'image'}")
+    try:
+        open_source(place, mapped=False).close()
+    except (MLArrayError, OSError):
+        return None
+    return place
+
+
+def _existing(place: Path, case: Case, request: Request, source: Source) -> tuple[bool, str, tuple[str, ...]]:
     """Tell whether to keep an existing output, why, and what to warn of."""
     try:
-        with closing(open_source(case.output, mapped=False)) as present:
+        with closing(open_source(place, mapped=False)) as present:
             record = present.info.record
     except (MLArrayError, OSError) as error:
         return False, f"converted again: the existing file cannot be opened ({error})", ()
@@ -360,7 +383,7 @@ def grid_warnings(case: Case, source: Source) -> list[str]:
             continue  # it is a case of its own and fails there
         if told:
             found.append(
-                f"{case.source.name} does not lie on the grid of {image.name}: {'; '.join(told)}. "
+                f"{case.place.name} does not lie on the grid of {image.name}: {'; '.join(told)}. "
                 "Find out which header is wrong, or resample one onto the other; nothing was changed."
             )
         elif not case.every_image:
@@ -390,8 +413,9 @@ def resident_bytes() -> int:
 
 def _base_bytes(request: Request) -> int:
     """Return what this worker uses before the first voxel: what it has now, and the library it will load for the target."""
-    expected = _BLOSC2_BYTES if request.target.name in CHUNK_FORMATS and "blosc2" not in sys.modules else 0
-    return resident_bytes() + expected
+    module, expected = ("blosc2", _BLOSC2_BYTES) if request.target.name in CHUNK_FORMATS else ("h5py", _H5PY_BYTES)
+    needed = request.target.name in (*CHUNK_FORMATS, "hdf5") and module not in sys.modules
+    return resident_bytes() + (expected if needed else 0)
 
 
 def _versions(source: Source) -> list[tuple[int, int]]:

@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 
 from mlarray.errors import IntegrityError, MLArrayError
-from mlarray.formats.registry import format_of, open_as, open_source
+from mlarray.formats.items import split_item
+from mlarray.formats.registry import format_of, items_of, open_as, open_source
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
@@ -103,7 +104,7 @@ def check_written(
 
 
 def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> FileCheck:
-    """Check a file by its stored checksums, or by decoding all of it when it has none.
+    """Check a file by its stored checksums, or by decoding all of it (every image, unless one is named) when it has none.
 
     Raises
     ------
@@ -112,17 +113,21 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
     FileNotFoundError
         When there is no such file.
     """
+    path, item = split_item(path)
     row = format_of(path)
     how = "checksums" if row.name in CHUNK_FORMATS else "decoded"
     try:
-        with closing(open_as(row, path, mapped=False)) as source:
-            if row.name in CHUNK_FORMATS:
+        if row.name in CHUNK_FORMATS:
+            with closing(open_as(row, path, mapped=False)):
                 state, problems = _checksum_state(path)
                 return FileCheck(path, "checksums" if state == "intact" else "decoded", problems)
-            for region in _tiles(source):
-                source.read(region)
-                if progress is not None:
-                    progress(region.size * source.spec.dtype.itemsize)
+        items: list[str | None] = [item] if item is not None else [*(one.name for one in items_of(path))]
+        for one in items or [None]:
+            with closing(open_as(row, path, item=one, mapped=False)) as source:
+                for region in _tiles(source):
+                    source.read(region)
+                    if progress is not None:
+                        progress(region.size * source.spec.dtype.itemsize)
     except (MLArrayError, OSError, MemoryError) as error:  # one bad file of many is one line
         return FileCheck(path, how, (str(error) or "out of memory",))
     return FileCheck(path, how)

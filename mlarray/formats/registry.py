@@ -6,12 +6,14 @@ without a known suffix is recognised by its first bytes. Format modules are impo
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol, cast
+from typing import Any, Protocol, cast
 
 from mlarray.errors import FormatError, UnknownFormatError, UsageError
+from mlarray.formats.items import Item, split_item
 from mlarray.formats.table import FORMATS, Format
 from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
@@ -20,6 +22,8 @@ MAGIC_BYTES = 512
 _DICOM_MAGIC, _DICOM_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
+    (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
+    (0, b"\x93NUMPY", "npy"),
     (2, b"b2frame\x00", "mla"),
     (344, b"n+1\x00", "nifti"),
     (344, b"ni1\x00", "nifti"),
@@ -41,11 +45,21 @@ class FormatModule(Protocol):
         """Create a file that takes the voxels."""
 
 
-class MappingModule(Protocol):
-    """A module whose sources may be memory-mapped."""
+class MappingModule(FormatModule, Protocol):
+    """A module whose sources may be memory-mapped: the row has ``maps``."""
 
     def open_source(self, path: Path, *, mapped: bool = True) -> Source:
         """As for :class:`FormatModule`; ``mapped=False`` reads with ordinary file calls."""
+
+
+class ItemModule(FormatModule, Protocol):
+    """A module whose files may hold several images: the row has ``items``."""
+
+    def items(self, path: Path) -> tuple[Item, ...]:
+        """Return the images of a file, in its order; empty when it has none."""
+
+    def open_source(self, path: Path, *, item: str | None = None) -> Source:
+        """Open the image ``item``; None: the only one, or the one that is meant by nature (the full resolution)."""
 
 
 def format_named(name: str) -> Format:
@@ -117,13 +131,15 @@ def module_of(row: Format) -> FormatModule:
     return cast("FormatModule", importlib.import_module(f"mlarray.formats.{row.module}"))
 
 
-def open_source(path: str | Path, *, mapped: bool = True) -> Source:
+def open_source(path: str | Path, *, item: str | None = None, mapped: bool = True) -> Source:
     """Open a file of any known format as a source; only its header is read.
 
     Parameters
     ----------
     path : str or Path
-        The file.
+        The file; ``"data.h5@/group/ct"`` names an item with it, where no file is called so.
+    item : str, optional
+        Which image of a file that holds several. Default: the only one, or the full resolution of a pyramid.
     mapped : bool
         Whether the file may be mapped into memory, which is fastest for patches. Pages of a map count as memory of this
         process until the system takes them back; without it, memory stays small whatever is read.
@@ -138,25 +154,71 @@ def open_source(path: str | Path, *, mapped: bool = True) -> Source:
     UnknownFormatError
         When no format recognises the file.
     FormatError
-        When its content is damaged or cannot be kept right; the message names the file.
+        When its content is damaged or cannot be kept right, or when it holds several images and none was named; the message
+        names the file and lists the images.
+    UsageError
+        When an item is named for a format that has none, or two different ones.
     """
-    place = Path(path)
-    return open_as(format_of(place), place, mapped=mapped)
+    place, named = split_item(Path(path))
+    if named is not None and item is not None and named != item:
+        raise UsageError(f"{path} names the item {named!r}, and item={item!r} was given besides.")
+    return open_as(format_of(place), place, item=named if item is None else item, mapped=mapped)
 
 
-def open_as(row: Format, path: Path, *, mapped: bool = True) -> Source:
+def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = True) -> Source:
     """Open a file as one of a given format, whatever its name. Parameters and errors as for :func:`open_source`."""
+    if item is not None and not row.items:
+        raise UsageError(
+            f"{path} is a {row.title} file, which holds one image: there is no item {item!r} to choose.",
+            hint="Leave the item out.",
+        )
     if not (row.folders and path.is_dir()):
         _refuse_irregular(path)
-    module = module_of(row)
+    choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
+    if item is not None:
+        choice["item"] = item
+    with _naming(path):
+        source: Source = cast("Any", module_of(row)).open_source(path, **choice)
+        return source
+
+
+def items_of(path: str | Path) -> tuple[Item, ...]:
+    """Return the images that a file holds.
+
+    Returns
+    -------
+    tuple of Item
+        Empty for a format whose files hold one image, which needs no name.
+
+    Raises
+    ------
+    UnknownFormatError, FormatError
+        As for :func:`open_source`.
+    """
+    place = Path(path)
+    row = format_of(place)
+    if not row.items:
+        return ()
+    if not (row.folders and place.is_dir()):
+        _refuse_irregular(place)
+    with _naming(place):
+        return cast("ItemModule", module_of(row)).items(place)
+
+
+def is_folder_image(path: Path) -> bool:
+    """Tell whether a folder is one image (a ``.zarr``), not a folder of images."""
+    row = format_of_name(path)
+    return row is not None and row.folders and path.is_dir()
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Put the name of the file in front of a message that lacks it."""
     try:
-        if row.maps and not mapped:
-            return cast("MappingModule", module).open_source(path, mapped=False)
-        return module.open_source(path)
+        yield
     except FormatError as error:
-        if str(path) in error.message:
-            raise
-        error.message = f"{path}: {error.message}"
+        if str(path) not in error.message:
+            error.message = f"{path}: {error.message}"
         raise
 
 

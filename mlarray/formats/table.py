@@ -27,6 +27,14 @@ class Format:
         Whether ``open_source`` may map the file into memory and takes ``mapped=False`` not to.
     folders : bool
         Whether an image of this format is a folder.
+    items : bool
+        Whether a file may hold several images: then the module has ``items(path)``, and ``open_source`` takes ``item=NAME``.
+    split : bool
+        Whether each of them is a case of its own to the converter (series); otherwise a user chooses one (datasets).
+    codecs : tuple of str
+        What the storage argument ``codec`` may name, the default first; a level may follow: ``"gzip-6"``.
+    joins : bool
+        Whether several cases can go into one file: then the module has ``join(path, parts)``.
     """
 
     name: str
@@ -37,6 +45,10 @@ class Format:
     writes: bool = True
     maps: bool = False
     folders: bool = False
+    items: bool = False
+    split: bool = False
+    codecs: tuple[str, ...] = ()
+    joins: bool = False
 
 
 FORMATS: tuple[Format, ...] = (
@@ -58,5 +70,25 @@ FORMATS: tuple[Format, ...] = (
     ),
     Format(
         "metaimage", "MetaImage", (".mha", ".mhd"), "metaimage", regions="yes when raw; zlib: in storage order only"
+    ),
+    Format(
+        "hdf5",
+        "HDF5",
+        (".h5", ".hdf5"),
+        "hdf5",
+        regions="yes, chunk by chunk",
+        items=True,
+        codecs=("gzip", "blosc2", "none"),
+        joins=True,
+    ),
+    Format("npy", "NumPy array", (".npy",), "npy", regions="yes", writes=False),
+    Format(
+        "npz",
+        "NumPy archive",
+        (".npz",),
+        "npy",
+        regions="yes when stored; compressed: in storage order only",
+        writes=False,
+        items=True,
     ),
 )

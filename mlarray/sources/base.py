@@ -71,6 +71,8 @@ class SourceInfo:
         files of others.
     meta : object
         The full metadata (:class:`mlarray.metadata.Meta`) of a source that has one, else None.
+    item : str
+        Which image of a file that holds several; ``""`` for other files.
     """
 
     format: str = ""
@@ -80,6 +82,7 @@ class SourceInfo:
     is_seg: bool | None = None
     record: Mapping[str, object] = field(default_factory=dict)
     meta: object | None = None
+    item: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +101,8 @@ class SinkOptions:
         Voxels from the centre of the array, for choices that depend on the data; see the format's ``sample_region``.
     hold_bytes : int
         Without a sample: how much of what is written first the sink may hold in memory until the centre has been seen.
+    item : str
+        Name of the image in a file that may hold several; ``""``: the format's usual one.
     """
 
     storage: Mapping[str, object] = field(default_factory=dict)
@@ -105,6 +110,7 @@ class SinkOptions:
     threads: int = 1
     sample: NDArray | None = None
     hold_bytes: int = 0
+    item: str = ""
 
 
 @runtime_checkable

@@ -31,6 +31,7 @@ _TARGETS = [row.name for row in FORMATS if row.writes]
 @click.option("--patch-size", metavar="N|N,N,N", help="Patch that will be read; chunks follow from it.  [default: 192]")
 @click.option("--layout", type=click.Choice(list(NAMED_LAYOUTS)),
               help=f"How large blocks and chunks may be.  [default: {DEFAULT_LAYOUT}]")  # fmt: skip
+@click.option("--codec", metavar="NAME[-LEVEL]", help="Compression of HDF5: gzip, blosc2, none.  [default: gzip]")
 @click.option("--workers", type=click.IntRange(min=1), metavar="N", help="Worker processes.  [default: as many as fit]")
 @click.option("--memory", metavar="SIZE", help="Limit of each worker, such as 8GB.  [default: 80 % of what is free]")
 @click.option("--if-exists", type=click.Choice([one.value for one in IfExists]), default="skip", show_default=True,
@@ -39,6 +40,10 @@ _TARGETS = [row.name for row in FORMATS if row.writes]
               help="How an output is checked before it gets its name.")  # fmt: skip
 @click.option("--labels", metavar="auto|none|GLOB", default="auto", show_default=True,
               help="Which files are segmentations.")  # fmt: skip
+@click.option("--item", "--dataset", "--level", "item", metavar="NAME",
+              help="Which image of files that hold several; also FILE@NAME as an input.")  # fmt: skip
+@click.option("--axes", metavar="NAMES", help="Names of the axes, such as czyx, for files that do not state them.")
+@click.option("--spacing", metavar="N|N,N,N", help="Spacing in millimetres, for files that do not state it.")
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import closing
 from pathlib import Path
 
 import click
 
-from mlarray.formats.registry import format_named, open_source
+from mlarray.errors import FormatError
+from mlarray.formats.items import Item, split_item
+from mlarray.formats.registry import format_named, format_of, items_of, open_source
 from mlarray.sources.base import Source
 from mlarray_convert.cli.arguments import GivenPath
-from mlarray_convert.cli.render import amount, by, fields, plain
+from mlarray_convert.cli.render import amount, by, fields, plain, table
 from mlarray_convert.plan import CHUNK_FORMATS
 from mlarray_convert.report import json_lines
 
@@ -23,14 +26,46 @@ _REGIONS = {
 
 @click.command(short_help="Show what the header of an image says.")
 @click.argument("path", type=GivenPath(), metavar="PATH")
+@click.option(
+    "--item", "--dataset", "--level", "item", metavar="NAME", help="Which image of a file that holds several."
+)
 @click.option("--json", "as_json", is_flag=True, help="Write JSON.")
-def command(path: Path, *, as_json: bool) -> int:
-    """Show what the header of an image says: shape, type, axes, place in the world, how it is stored."""
-    with closing(open_source(path, mapped=False)) as source:
-        described = describe(path, source)
+def command(path: Path, item: str | None, *, as_json: bool) -> int:
+    """Show what the header of an image says: shape, type, axes, place in the world, how it is stored.
+
+    Of a file that holds several images, those are listed; `mla info FILE@NAME` shows one.
+    """
+    place, named = split_item(path)
+    items = items_of(place) if named is None and item is None else ()
+    try:
+        source = open_source(path, item=item, mapped=False)
+    except FormatError:
+        if len(items) < 2:
+            raise
+        return _listing(path, items, as_json=as_json)
+    with closing(source):
+        described = describe(place, source)
         notes = [note.message for note in source.info.notes]
+    if len(items) > 1:
+        described["items"] = _rows(items)
     click.echo(json_lines([described | {"notes": notes}]) if as_json else _text(described, notes), nl=not as_json)
     return 0
+
+
+def _listing(path: Path, items: Sequence[Item], *, as_json: bool) -> int:
+    """Show the images of a file none of which is preferred."""
+    if as_json:
+        described: dict[str, object] = {"path": str(path), "format": format_of(path).name, "items": _rows(items)}
+        click.echo(json_lines([described]), nl=False)
+        return 0
+    click.echo(fields({"file": path, "format": format_of(path).title, "images": len(items)}))
+    click.echo(table(["item", "what it is"], [[one.name, one.title] for one in items]))
+    click.echo(plain(f"`mla info {path.name}@NAME` shows one."))
+    return 0
+
+
+def _rows(items: Sequence[Item]) -> list[dict[str, str]]:
+    return [{"name": one.name, "title": one.title} for one in items]
 
 
 def describe(path: Path, source: Source) -> dict[str, object]:
@@ -39,6 +74,7 @@ def describe(path: Path, source: Source) -> dict[str, object]:
     described: dict[str, object] = {
         "path": str(path),
         "format": info.format,
+        "item": info.item,
         "files": [str(file) for file in info.files],
         "file_bytes": sum(file.stat().st_size for file in info.files),
         "shape": list(spec.shape),
@@ -62,6 +98,9 @@ def describe(path: Path, source: Source) -> dict[str, object]:
             "orientation": geometry.orientation,
             "sheared": geometry.is_sheared,
         }
+    chunks = getattr(source, "chunks", None)
+    if chunks is not None and info.format not in CHUNK_FORMATS:
+        described["chunks"] = list(chunks)
     if info.format in CHUNK_FORMATS:
         described |= {"storage": _storage(path)}
     if info.record:
@@ -107,6 +146,7 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
     rows: dict[str, object] = {
         "file": spec["path"],
         "format": format_named(str(spec["format"])).title,
+        "item": spec["item"],
         "shape": f"{by(_list(spec['shape']))}  ({', '.join(axes)})",
         "dtype": f"{spec['dtype']}{'  segmentation' if spec['is_seg'] else ''}",
         "size": f"{amount(float(str(spec['file_bytes'])))} on disk, {amount(float(str(spec['voxel_bytes'])))} of voxels",
@@ -119,6 +159,8 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
         else unknown,
         "partial reads": _REGIONS[str(spec["access"])],
     }
+    if spec.get("chunks"):
+        rows["chunks"] = by(_list(spec["chunks"]))
     storage = spec.get("storage")
     if isinstance(storage, dict):
         rows |= {
@@ -134,6 +176,8 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
     if isinstance(record, dict):
         sources = ", ".join(str(source.get("name")) for source in _dicts(record.get("sources")))
         rows["made from"] = f"{sources}  (by {record.get('tool')} {record.get('version')})"
+    items = ", ".join(str(one["name"]) for one in _dicts(spec.get("items")))
+    rows |= {"images": f"{items}  (`mla info FILE@NAME` shows one)"} if items else {}
     lines = [fields(rows)] + [click.style("note: ", fg="yellow") + plain(note) for note in notes]
     return "\n".join(lines)
 

@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 import click
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from mlarray_convert.batch import Event, Found
     from mlarray_convert.discovery import Case
     from mlarray_convert.plan import CasePlan
@@ -169,7 +171,7 @@ class ConvertView:
         if self._quiet and report.outcomes and not report.failed:
             return
         for outcome in report.failed:
-            source = str(outcome.case.source)
+            source = str(outcome.case.place)
             told = outcome.reason if outcome.reason.startswith(source) else f"{source}: {outcome.reason}"
             self._line(click.style("failed  ", fg="red", bold=True) + plain(told))
             if outcome.trace and self._verbose:
@@ -199,7 +201,7 @@ class ConvertView:
             return
         total = sum(self._sizes)
         self._line(
-            f"{number(len(found.cases), 'case')}, {amount(total)}{plain(_destination(found.cases))}; "
+            f"{number(len(found.cases), 'case')}, {amount(total)}{plain(_destination(found.cases, found.store))}; "
             f"{number(share.workers, 'worker')}, {number(share.threads, 'thread')} each, "
             f"at most {amount(share.memory_bytes)} each."
         )
@@ -318,10 +320,10 @@ def _nothing(others: int) -> str:
     )
 
 
-def _destination(cases: Sequence[Case]) -> str:
+def _destination(cases: Sequence[Case], store: Path | None) -> str:
     """Return where the outputs go, as the end of a sentence, or nothing where there is no one place."""
-    if len(cases) == 1:
-        return f", to {cases[0].output}"
+    if store is not None or len(cases) == 1:
+        return f", to {store or cases[0].output}"
     try:
         place = os.path.commonpath([case.output.parent for case in cases])
     except ValueError:  # absolute and relative paths, or several drives
@@ -347,7 +349,7 @@ def _plan_text(plan: CasePlan) -> str:
     if plan.source_spec.dtype.newbyteorder("=") != plan.spec.dtype:
         kind = f"{plan.source_spec.dtype} -> {kind}"
     rows: list[tuple[str, str]] = [
-        ("source", f"{plan.case.source} ({amount(plan.bytes_in)})"),
+        ("source", f"{plan.case.place} ({amount(plan.bytes_in)})"),
         ("output", f"{plan.case.output} (about {amount(plan.estimated_bytes)})"),
         ("voxels", f"{by(plan.spec.shape)} ({', '.join(axis.name for axis in plan.spec.axes)})  {kind}"),
     ]

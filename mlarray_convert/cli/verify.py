@@ -7,7 +7,8 @@ from pathlib import Path
 import click
 
 from mlarray.errors import UsageError
-from mlarray.formats.registry import format_of_name
+from mlarray.formats.items import split_item
+from mlarray.formats.registry import format_of_name, is_folder_image
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ByteBar, plain
 from mlarray_convert.report import ExitCode, json_lines
@@ -46,10 +47,10 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
 
 
 def _files(path: Path) -> list[Path]:
-    if not path.exists():
+    place, item = split_item(path)
+    if not place.exists():
         raise UsageError(f"There is no such file or folder: {path}.")
-    row = format_of_name(path)
-    if path.is_file() or (row is not None and row.folders):
+    if item is not None or path.is_file() or is_folder_image(path):
         return [path]
     found = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
     return sorted(file for file in found if format_of_name(file) is not None)

@@ -1,0 +1,113 @@
+"""Which of the images in a file is meant?
+
+Some files hold several: the datasets of an HDF5 file, the levels of a pyramid, the members of an archive. Each has a name, its
+*item*. A user gives it beside the path, or in the path behind an ``@``; this module knows how, and what is said when it is
+missing or wrong.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from mlarray.errors import FormatError
+
+MARK = "@"
+_LISTED = 20
+_NOT_IN_NAMES = re.compile(r'[\x00-\x1f<>:"|?*\\]')  # what some file system or other refuses
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One image of a file that may hold several.
+
+    Parameters
+    ----------
+    name : str
+        What is given to choose it: a dataset's path, a level's number.
+    title : str
+        What it is, for people: dtype and shape, and what else helps to choose.
+    """
+
+    name: str
+    title: str
+
+
+def split_item(path: Path) -> tuple[Path, str | None]:
+    """Split ``scan.zarr@1`` into the path and the item; a path that exists is never split.
+
+    The last ``@`` counts that has an existing path before it, so that items and folders may hold one too. Where there is none
+    the path is returned as it is.
+
+    Examples
+    --------
+    >>> split_item(Path("no such file@1"))[1] is None
+    True
+    """
+    text = str(path)
+    if path.exists() or MARK not in text:
+        return path, None
+    for position in reversed([match.start() for match in re.finditer(MARK, text)]):
+        head, item = text[:position], text[position + 1 :]
+        if head and item and Path(head).exists():
+            return Path(head), item
+    return path, None
+
+
+def join_item(path: Path, item: str) -> Path:
+    """Return the path that :func:`split_item` splits into both; without an item the path itself."""
+    return Path(f"{path}{MARK}{item}") if item else path
+
+
+def pick_item(path: Path, items: Sequence[Item], item: str | None) -> Item:
+    """Return the item that is meant: the one that was named, or the only one.
+
+    Parameters
+    ----------
+    path : Path
+        The file, for messages.
+    items : sequence of Item
+        All it has.
+    item : str or None
+        What was given. Slashes around a name do not matter.
+
+    Raises
+    ------
+    FormatError
+        When there is none, none of that name, or several and no name; the message lists them.
+    """
+    if not items:
+        raise FormatError(f"{path} holds no image.")
+    if item is None:
+        if len(items) == 1:
+            return items[0]
+        raise FormatError(
+            f"{path} holds {len(items)} images: {listed(items)}.",
+            hint=f"Choose one: --item NAME, or {path.name}{MARK}NAME; in Python open_source(path, item=NAME).",
+        )
+    for one in items:
+        if one.name.strip("/") == item.strip("/"):
+            return one
+    raise FormatError(f"{path} holds no image {item!r}; it has {listed(items)}.")
+
+
+def listed(items: Sequence[Item]) -> str:
+    """Return items with what they are, in one line of bounded length."""
+    shown = [f"{one.name} ({one.title})" for one in items[:_LISTED]]
+    more = [f"and {len(items) - _LISTED} more"] if len(items) > _LISTED else []
+    return ", ".join([*shown, *more])
+
+
+def item_path(item: str) -> PurePosixPath:
+    """Return an item as a relative path that every file system takes and that leads nowhere else.
+
+    Examples
+    --------
+    >>> item_path("/group/ct"), item_path("../a:b")
+    (PurePosixPath('group/ct'), PurePosixPath('a_b'))
+    """
+    parts = [_NOT_IN_NAMES.sub("_", part) for part in item.split("/")]
+    kept = [part for part in parts if part.strip(". ")]
+    return PurePosixPath(*kept) if kept else PurePosixPath("item")
