@@ -16,7 +16,7 @@ MOST_FILES = 100_000
 _CONVERSION = re.compile(r"%(0?)(\d{0,3})(?:\.(\d{1,3}))?([diuxX])")
 
 
-def resolve_beside(header: Path, name: str, *, expected_bytes: int) -> Path:
+def resolve_beside(header: Path, name: str, *, expected_bytes: int | None) -> Path:
     """Return the data file that ``header`` names.
 
     Parameters
@@ -25,8 +25,8 @@ def resolve_beside(header: Path, name: str, *, expected_bytes: int) -> Path:
         The header file.
     name : str
         As written in it, relative to the header's folder.
-    expected_bytes : int
-        Bytes of voxels that the file should hold; part of the message.
+    expected_bytes : int or None
+        Bytes of voxels that the file should hold, where the header tells; part of the message.
 
     Raises
     ------
@@ -47,8 +47,9 @@ def resolve_beside(header: Path, name: str, *, expected_bytes: int) -> Path:
             hint="Put the data file beside the header and name it without a path.",
         )
     if not exists:
+        expected = f" ({expected_bytes} bytes expected)" if expected_bytes is not None else ""
         raise FormatError(
-            f"{header} names the data file {shown!r} ({expected_bytes} bytes expected); there is no file {place}.",
+            f"{header} names the data file {shown!r}{expected}; there is no file {place}.",
             hint="Put the data file beside the header, under the name that the header gives.",
         )
     return header.parent / name

@@ -29,6 +29,10 @@ _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (344, b"ni1\x00", "nifti"),
     (4, b"n+2\x00\r\n\x1a\n", "nifti"),
     (4, b"ni2\x00\r\n\x1a\n", "nifti"),
+    (0, b"II*\x00", "tiff"),
+    (0, b"MM\x00*", "tiff"),
+    (0, b"II+\x00", "tiff"),
+    (0, b"MM\x00+", "tiff"),
 )
 
 

@@ -91,4 +91,13 @@ FORMATS: tuple[Format, ...] = (
         writes=False,
         items=True,
     ),
+    Format(
+        "tiff",
+        "TIFF, OME-TIFF, ImageJ",
+        (".tif", ".tiff", ".ome.tif", ".ome.tiff", ".btf", ".tf8"),
+        "tiff",
+        regions="yes, by strips and tiles; large compressed strips: whole planes",
+        writes=False,
+        items=True,
+    ),
 )
