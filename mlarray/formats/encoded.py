@@ -27,7 +27,7 @@ Encoding: TypeAlias = Literal["raw", "gzip", "bzip2", "zlib", "text", "hex"]
 
 TEXT_LIMIT = 256 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
-_DEFLATE_RATIO = 1032  # the most that deflate can compress (zlib's technical notes); bzip2 has no such bound
+DEFLATE_RATIO = 1032  # the most that deflate can compress (zlib's technical notes); bzip2 has no such bound
 _DEFLATE_SLACK = 64 * 1024
 _PIECE = 256 * 1024
 _LONGEST_NUMBER = 4096
@@ -94,10 +94,10 @@ def _open_block(block: Block, encoding: Encoding, dtype: np.dtype[Any], header: 
                 hint="Store the voxels as raw bytes.",
             )
         return ParsedBytes(block, dtype, "text" if encoding == "text" else "hex")
-    if encoding != "bzip2" and block.nbytes > block.stored * _DEFLATE_RATIO + _DEFLATE_SLACK:
+    if encoding != "bzip2" and block.nbytes > block.stored * DEFLATE_RATIO + _DEFLATE_SLACK:
         raise FormatError(
             f"{header} promises {block.nbytes} bytes of voxels; the {block.stored} compressed bytes in {block.path} "
-            f"can hold {block.stored * _DEFLATE_RATIO} at most.",
+            f"can hold {block.stored * DEFLATE_RATIO} at most.",
             hint="The header or the data are damaged: copy or export the image again.",
         )
     opener = partial(_open_stream, start=block.start, encoding=encoding, length=block.skip + block.nbytes)

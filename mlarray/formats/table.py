@@ -100,4 +100,13 @@ FORMATS: tuple[Format, ...] = (
         writes=False,
         items=True,
     ),
+    Format(
+        "mgh",
+        "FreeSurfer MGH, MGZ",
+        (".mgz", ".mgh", ".mgh.gz"),
+        "mgh",
+        regions="yes when uncompressed; .mgz: in storage order only",
+        writes=False,
+    ),
+    Format("minc", "MINC 1, MINC 2", (".mnc",), "minc", regions="yes", writes=False),
 )
