@@ -45,7 +45,9 @@ def open_source(path: Path) -> Source:
     with path.open("rb") as file:
         is_packed = file.read(2) == GZIP_MAGIC
     head = bytearray(HEADER_BYTES)
-    data = _voxels(path, HEADER_BYTES, start=0, is_packed=is_packed)
+    data = _voxels(
+        path, VOXELS_AT, start=0, is_packed=is_packed
+    )  # a stream that is read to its end would be checked to its end
     data.readinto(0, memoryview(head))
     data.close()
     header, dims, dtype = _header(path, bytes(head))
