@@ -113,3 +113,7 @@ class MemoryLimitError(MLArrayError, MemoryError):
 
 class MetadataWarning(UserWarning):
     """Stored metadata could not be read, or was refused because reading it could do harm; the voxels are not affected."""
+
+
+class FormatWarning(UserWarning):
+    """A format that another package adds cannot be used, or claims a name or a suffix that is taken."""

@@ -12,8 +12,9 @@ from typing import TypeVar
 
 from mlarray.axes import parse_axes
 from mlarray.errors import UsageError
+from mlarray.formats.plugins import all_formats
 from mlarray.formats.registry import format_named, format_of_name, is_folder_image
-from mlarray.formats.table import FORMATS, Format
+from mlarray.formats.table import Format
 from mlarray.layout import PatchSize, parse_layout_name
 
 _Choice = TypeVar("_Choice", bound=Enum)
@@ -100,7 +101,7 @@ class Request:
         if not self.inputs:
             raise UsageError("There is no input.", hint="Name files or folders to convert.")
         if not self.target.writes:
-            allowed = ", ".join(row.name for row in FORMATS if row.writes)
+            allowed = ", ".join(row.name for row in all_formats() if row.writes)
             raise UsageError(f"{self.target.title} can be read but not written; --to takes {allowed}.")
         codec = self.storage.get("codec")
         if codec is not None and str(codec).lower().split("-")[0] not in self.target.codecs:

@@ -19,10 +19,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Any, cast
+from warnings import catch_warnings, simplefilter
 
 import xxhash
 
-from mlarray.errors import DTypeError, FormatError, IntegrityError, MLArrayError
+from mlarray.errors import DTypeError, FormatError, FormatWarning, IntegrityError, MLArrayError
 from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
 from mlarray.formats.registry import module_of, open_source
@@ -162,7 +163,9 @@ def run_case(job: Job, progress: Progress) -> Outcome:
     """
     began = time.perf_counter()
     try:
-        outcome = _run(job, progress)
+        with catch_warnings():
+            simplefilter("ignore", FormatWarning)  # the process that shares out the work has said it
+            outcome = _run(job, progress)
     except IntegrityError as error:
         outcome = _failed(job.case, str(error), Failure.VERIFICATION)
     except MLArrayError as error:

@@ -16,7 +16,12 @@ _NNUNET_AXES = parse_axes("czyx")
 
 
 def open_source(path: Path, *, mapped: bool = True) -> mla.MlaSource:
-    """Open a ``.b2nd`` file; only its header and metadata are read."""
+    """Open a ``.b2nd`` file; only its header and metadata are read.
+
+    Notes
+    -----
+    Nothing; what nnU-Net knows of the geometry is in a file of its own, beside it.
+    """
     return mla.MlaSource(path, "b2nd", _NNUNET_AXES, mapped=mapped)
 
 
@@ -26,7 +31,12 @@ def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOption
 
 
 def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
-    """Name what nnU-Net would miss."""
+    """Name what nnU-Net would miss.
+
+    Notes
+    -----
+    Nothing; nnU-Net itself wants four axes (c, z, y, x).
+    """
     if spec.ndim == 4:
         return ()
     return (Note("axes-not-nnunet", f"nnU-Net reads arrays of four axes (c, z, y, x); this one has {spec.ndim}."),)

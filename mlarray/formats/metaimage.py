@@ -55,6 +55,10 @@ def open_source(path: Path) -> Source:
     FormatError
         For a damaged or contradictory header, voxel files that are missing or outside the header's folder, or data of the
         wrong size.
+
+    Notes
+    -----
+    ``ElementToIntensityFunction`` is not applied, ``AnatomicalOrientation`` gives way to the matrix; both are kept as text.
     """
     header = read_meta_header(path)
     notes: list[Note] = []
@@ -81,6 +85,11 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
     ------
     UsageError, DTypeError
         When it cannot hold the array at all.
+
+    Notes
+    -----
+    Names and types of axes, and a world frame other than LPS, stand in fields that other readers do not know; unknown parts of
+    the geometry are taken as neutral by them. bool becomes uint8, float16 float32; complex numbers are refused.
     """
     plan = file_axes(spec, "MetaImage")
     return plan.notes + lost_parts(spec, plan)

@@ -39,8 +39,7 @@ def open_source(path: Path) -> Source:
 
     Notes
     -----
-    Not kept: what follows the voxels beside the times of the scan (tags, the command history). Of a compressed file the times of
-    the scan, which follow the voxels, are not read either.
+    What follows the voxels beside the times of the scan (tags, the command history); of a compressed file those times too.
     """
     with path.open("rb") as file:
         is_packed = file.read(2) == GZIP_MAGIC

@@ -94,7 +94,7 @@ def open_source(path: Path) -> Source:
 
     Notes
     -----
-    Not kept: the history, attributes of the patient, the study and the acquisition.
+    The history, and attributes of the patient, the study and the acquisition.
     """
     with path.open("rb") as file:
         is_hdf5 = file.read(4) == _HDF5_MAGIC

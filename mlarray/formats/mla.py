@@ -193,7 +193,12 @@ class MlaSink:
 
 
 def open_source(path: Path, *, mapped: bool = True) -> MlaSource:
-    """Open an ``.mla`` file; only its header and metadata are read."""
+    """Open an ``.mla`` file; only its header and metadata are read.
+
+    Notes
+    -----
+    Nothing; metadata that would run something when it is read is refused, the voxels stay.
+    """
     return MlaSource(path, mapped=mapped)
 
 
@@ -203,7 +208,12 @@ def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOption
 
 
 def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
-    """Name what an ``.mla`` file cannot keep: nothing, for any array that has a spec."""
+    """Name what an ``.mla`` file cannot keep: nothing, for any array that has a spec.
+
+    Notes
+    -----
+    Nothing.
+    """
     return ()
 
 

@@ -67,6 +67,10 @@ def open_source(path: Path) -> Source:
     ------
     FormatError
         When the file is no such image, is too short for its header, or holds a datatype that cannot be read.
+
+    Notes
+    -----
+    The qform, where the sform is used; axes 4 to 7 of one voxel. Extensions are kept as bytes.
     """
     header = read_header(path)
     notes = list(header.notes)
@@ -105,6 +109,11 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
         When the array cannot be held: more than 7 axes, more than 3 or no spatial ones, an empty axis.
     DTypeError
         For long double numbers.
+
+    Notes
+    -----
+    Names of axes, steps beyond the seventh axis and of axes that are not time, units that NIfTI does not have, header fields of
+    other formats. bool becomes uint8, float16 float32. A geometry of which parts are unknown is written with neutral ones.
     """
     return lay_out(spec, info).notes
 

@@ -30,7 +30,7 @@ from mlarray.formats.nifti_header import (
     is_nifti,
     qform_matrix,
 )
-from mlarray.formats.table import FORMATS
+from mlarray.formats.plugins import all_formats
 from mlarray.geometry import ALL_PARTS, POSITION_ATOL_MM, Geometry
 from mlarray.sources.base import Note, SourceInfo
 from mlarray.sources.raw import RawLayout
@@ -229,7 +229,7 @@ def _header_of(info: SourceInfo) -> str:
     """Return which format the header fields of a source are of; a container holds those of another."""
     meta = cast("Any", info.meta)
     kind = info.format if meta is None else meta._image_meta_format.image_meta_format
-    return next((row.title for row in FORMATS if row.name == kind), kind or "no known format")
+    return next((row.title for row in all_formats() if row.name == kind), kind or "no known format")
 
 
 def _intent(dims: Sequence[int], header: Mapping[str, object]) -> int:

@@ -39,6 +39,10 @@ def open_source(path: Path) -> Source:
     ------
     FormatError
         For a damaged or contradictory header, voxel files outside the header's folder, or data of the wrong size.
+
+    Notes
+    -----
+    Nothing that the header states; fields without a meaning here are kept as text.
     """
     header = read_nrrd_header(path)
     reading = read_axes(header)
@@ -58,6 +62,11 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
     ------
     UsageError, DTypeError
         When it cannot hold the array at all.
+
+    Notes
+    -----
+    An origin or direction that is known without the other parts, world frames that NRRD has no name for, header fields of other
+    formats. bool becomes uint8, float16 float32; complex numbers are refused.
     """
     plan = file_axes(spec, "NRRD")
     return plan.notes + lost_parts(plan)

@@ -1,7 +1,8 @@
 """Which format is this file, and how is it opened?
 
 A known suffix decides, compared without regard to case and with compound suffixes first (``.nii.gz`` before ``.gz``); a file
-without a known suffix is recognised by its first bytes. Format modules are imported on demand.
+without a known suffix is recognised by its first bytes. Format modules are imported on demand. Formats that other packages add
+(:mod:`mlarray.formats.plugins`) are known like the built-in ones.
 """
 
 from __future__ import annotations
@@ -12,9 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
-from mlarray.errors import FormatError, UnknownFormatError, UsageError
+from mlarray.errors import FormatError, MissingDependencyError, UnknownFormatError, UsageError
 from mlarray.formats.items import Item, split_item
-from mlarray.formats.table import FORMATS, Format
+from mlarray.formats.plugins import all_formats
+from mlarray.formats.table import Format
 from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
 
@@ -68,10 +70,10 @@ class ItemModule(FormatModule, Protocol):
 
 def format_named(name: str) -> Format:
     """Return the row called ``name``."""
-    for row in FORMATS:
+    for row in all_formats():
         if row.name == name:
             return row
-    raise UsageError(f"There is no format {name!r}; known are {', '.join(row.name for row in FORMATS)}.")
+    raise UsageError(f"There is no format {name!r}; known are {', '.join(row.name for row in all_formats())}.")
 
 
 def split_suffix(name: str) -> tuple[str, str]:
@@ -94,7 +96,7 @@ def split_suffix(name: str) -> tuple[str, str]:
 def format_of_name(path: Path) -> Format | None:
     """Return the format that the suffix of ``path`` stands for, or None."""
     suffix = split_suffix(path.name)[1].lower()
-    return next((row for row in FORMATS if suffix in row.suffixes), None)
+    return next((row for row in all_formats() if suffix in row.suffixes), None)
 
 
 def format_of(path: Path) -> Format:
@@ -131,8 +133,24 @@ def format_of(path: Path) -> Format:
 
 
 def module_of(row: Format) -> FormatModule:
-    """Import and return the module of a format."""
-    return cast("FormatModule", importlib.import_module(f"mlarray.formats.{row.module}"))
+    """Import and return the module of a format.
+
+    Raises
+    ------
+    MissingDependencyError, FormatError
+        When the module of a format that another package adds cannot be imported.
+    """
+    if not row.package:
+        return cast("FormatModule", importlib.import_module(f"mlarray.formats.{row.module}"))
+    try:
+        return cast("FormatModule", importlib.import_module(row.module))
+    except Exception as error:  # whatever it raises: this package answers for the message, not for the other
+        kind = MissingDependencyError if isinstance(error, ImportError) else FormatError
+        raise kind(
+            f"The format {row.name!r} of the package {row.package} cannot be loaded: {type(error).__name__}: "
+            f"{' '.join(str(error).split())}.",
+            hint=f"Update or remove {row.package}.",
+        ) from error
 
 
 def open_source(path: str | Path, *, item: str | None = None, mapped: bool = True) -> Source:
@@ -234,4 +252,4 @@ def _refuse_irregular(path: Path) -> None:
 
 
 def _suffixes() -> Iterator[str]:
-    return iter(sorted((suffix for row in FORMATS for suffix in row.suffixes), key=len, reverse=True))
+    return iter(sorted((suffix for row in all_formats() for suffix in row.suffixes), key=len, reverse=True))

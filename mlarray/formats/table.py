@@ -18,7 +18,8 @@ class Format:
     suffixes : tuple of str
         Lower case, the one used for writing first.
     module : str
-        Module below ``mlarray.formats`` with ``open_source(path)`` and, where it writes, ``open_sink`` and ``losses``.
+        Module below ``mlarray.formats`` with ``open_source(path)`` and, where it writes, ``open_sink`` and ``losses``; of a
+        format that another package adds, the full name of the module.
     regions : str
         What a partial read costs, for people.
     writes : bool
@@ -35,6 +36,8 @@ class Format:
         What the storage argument ``codec`` may name, the default first; a level may follow: ``"gzip-6"``.
     joins : bool
         Whether several cases can go into one file: then the module has ``join(path, parts)``.
+    package : str
+        The package that adds it; ``""`` for those that are built in. Filled in when the row is found.
     """
 
     name: str
@@ -49,6 +52,7 @@ class Format:
     split: bool = False
     codecs: tuple[str, ...] = ()
     joins: bool = False
+    package: str = ""
 
 
 FORMATS: tuple[Format, ...] = (

@@ -80,8 +80,8 @@ def open_source(path: Path, *, item: str | None = None) -> Source:
 
     Notes
     -----
-    Not kept: colour tables (a palette image keeps its indices), the orientation tag, stage positions, acquisition times,
-    regions of interest, names of people.
+    Colour tables (a palette image keeps its indices), the turn that the orientation tag asks viewers for, stage positions, times
+    of acquisition, regions of interest, names of people.
     """
     chain = follow_chain(path)
     with opened(path) as file:

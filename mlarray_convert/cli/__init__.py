@@ -12,6 +12,7 @@ import signal
 import sys
 import threading
 import traceback
+import warnings
 from collections.abc import Sequence
 
 import click
@@ -83,6 +84,7 @@ def group(context: click.Context) -> int:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line and exit."""
     sys.unraisablehook = _interrupt_again
+    warnings.showwarning = _show_warning
     sys.exit(run(sys.argv[1:] if arguments is None else list(arguments)))
 
 
@@ -92,6 +94,11 @@ def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
         threading.Timer(0.01, os.kill, (os.getpid(), signal.SIGINT)).start()
     else:
         sys.__unraisablehook__(dropped)
+
+
+def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: object) -> None:
+    """Show a warning as one line for people; where in the code it arose helps nobody here."""
+    click.echo(click.style("Warning: ", fg="yellow", bold=True) + plain(str(message)), err=True)
 
 
 def run(arguments: Sequence[str]) -> int:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 import click
 
 from mlarray.errors import UsageError
-from mlarray.formats.table import FORMATS
+from mlarray.formats.plugins import all_formats
 from mlarray.layout import DEFAULT_LAYOUT, NAMED_LAYOUTS
 from mlarray_convert.batch import Ended, Event, Found, run_request
 from mlarray_convert.cli.arguments import GivenPath
@@ -21,7 +21,7 @@ from mlarray_convert.report import Report, case_fields, json_lines
 from mlarray_convert.request import IfExists, Verify, make_request
 from mlarray_convert.run import Outcome
 
-_TARGETS = [row.name for row in FORMATS if row.writes]
+_TARGETS = [row.name for row in all_formats() if row.writes]
 
 
 @click.command(short_help="Convert files and data sets, by default to .mla.")

@@ -24,7 +24,18 @@ MACHINE_PATH = re.compile(r"(?<![\w.~])/(?:work|tmp|home|root|Users|mnt|opt|farm
 
 IMAGING = {
     *("nibabel", "SimpleITK", "itk", "h5py", "zarr", "pydicom", "nrrd", "tifffile"),
-    *("imageio", "skimage", "PIL", "metaimageio", "gdcm", "pylibjpeg", "openjpeg", "ome_zarr", "numcodecs"),
+    *(
+        "imagecodecs",
+        "imageio",
+        "skimage",
+        "PIL",
+        "metaimageio",
+        "gdcm",
+        "pylibjpeg",
+        "openjpeg",
+        "ome_zarr",
+        "numcodecs",
+    ),
 }
 FRAMEWORKS = {"torch", "dask", "distributed", "napari"}
 NOT_LOADED_BY_IMPORT = IMAGING | FRAMEWORKS | {"blosc2", "hypothesis", "pytest", "scipy", "pandas"}

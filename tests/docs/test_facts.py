@@ -12,6 +12,7 @@ from pathlib import Path
 import click
 
 from mlarray import errors
+from mlarray.formats.guide import overview
 from mlarray.formats.table import FORMATS
 from mlarray.layout import BLOCK_LIMIT_BYTES, CHUNK_LIMIT_BYTES, CHUNK_PATCH_FACTOR
 from mlarray.storage.options import StorageKwargs
@@ -62,6 +63,11 @@ def test_the_formats_of_the_readme_are_those_that_the_command_lists() -> None:
 def test_every_format_is_described() -> None:
     headings = re.findall(r"^## (.+)$", read("formats.md"), re.MULTILINE)
     assert {row.name for row in FORMATS} <= {word for heading in headings for word in heading.lower().split()}
+
+
+def test_the_overview_of_formats_is_made_of_their_rows_and_docstrings() -> None:
+    shown = read("formats.md").split("<!-- overview -->\n", 1)[1].split("\n<!-- end of overview -->", 1)[0]
+    assert shown == overview(FORMATS), "`mla formats --markdown` writes it"
 
 
 def test_every_code_of_a_note_is_explained() -> None:
