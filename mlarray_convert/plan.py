@@ -212,8 +212,7 @@ class Memory:
         if request.target.name not in CHUNK_FORMATS:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
         # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
-        decoder = max(DECODER_BYTES, getattr(source, "decoder_bytes", 0))
-        fixed = limits.base_bytes + decoder + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
+        fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
         fixed += getattr(source, "held_bytes", 0)
         hold, row = _until_centre(source, spec, target) if request.target.name in CHUNK_FORMATS else (0, 0)
         if fixed + hold + int(row * copies) > limits.memory_bytes:

@@ -236,6 +236,8 @@ class SegmentSource(SourceBase):
         self._lock = threading.Lock()
         self._decode: Callable[..., Any] | None = None
         self._kept: OrderedDict[tuple[int, int], NDArray] = OrderedDict()
+        self._kept_bytes = 0
+        self._cache_bytes = CACHE_BYTES
 
     @property
     def chunks(self) -> tuple[int, ...]:
@@ -247,9 +249,15 @@ class SegmentSource(SourceBase):
         return tuple(result)
 
     @property
-    def decoder_bytes(self) -> int:
-        """Memory that reading takes beside the region: segments kept, and one as it is decoded."""
-        return CACHE_BYTES + 3 * self._grid.segment_size * self.spec.dtype.itemsize
+    def held_bytes(self) -> int:
+        """Memory that reading takes besides the voxels: segments kept, and one while it is decoded."""
+        return self._cache_bytes + 3 * self._grid.segment_size * self.spec.dtype.itemsize
+
+    def resize_cache(self, nbytes: int) -> None:
+        """Let at most ``nbytes`` of decoded segments stay in memory; one always may."""
+        with self._lock:
+            self._cache_bytes = nbytes
+            self._trim()
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``; only segments that it touches are read."""
@@ -276,6 +284,7 @@ class SegmentSource(SourceBase):
         self._files.close()
         with self._lock:
             self._kept.clear()
+            self._kept_bytes = 0
 
     def __reduce__(self) -> tuple[object, ...]:
         details = {"disk": self._disk, "order": self.order, "spec": self.spec, "info": self.info}
@@ -313,11 +322,16 @@ class SegmentSource(SourceBase):
         self._files.readinto(int(self._table.file[page]), int(self._table.offsets[page, number]), memoryview(data))
         block = self._decoded(page, number, bytes(data))
         with self._lock:
-            self._kept[page, number] = block
-            size = sum(kept.nbytes for kept in self._kept.values())
-            while size > CACHE_BYTES and len(self._kept) > 1:
-                size -= self._kept.popitem(last=False)[1].nbytes
+            if (page, number) not in self._kept:  # another thread may have been faster
+                self._kept[page, number] = block
+                self._kept_bytes += block.nbytes
+            self._trim()
         return block
+
+    def _trim(self) -> None:
+        """Drop what was used longest ago until the rest fits; called with the lock held."""
+        while self._kept_bytes > self._cache_bytes and len(self._kept) > 1:
+            self._kept_bytes -= self._kept.popitem(last=False)[1].nbytes
 
     def _decoded(self, page: int, number: int, data: bytes) -> NDArray:
         path = self._table.files[int(self._table.file[page])]

@@ -14,6 +14,7 @@ import threading
 import traceback
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 import click
 
@@ -96,7 +97,14 @@ def _interrupt_again(dropped: sys.UnraisableHookArgs) -> None:
         sys.__unraisablehook__(dropped)
 
 
-def _show_warning(message: Warning | str, category: type[Warning], filename: str, lineno: int, *more: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
     """Show a warning as one line for people; where in the code it arose helps nobody here."""
     click.echo(click.style("Warning: ", fg="yellow", bold=True) + plain(str(message)), err=True)
 

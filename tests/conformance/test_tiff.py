@@ -11,7 +11,7 @@ import tifffile
 
 from mlarray.errors import FormatError, UsageError
 from mlarray.formats.registry import format_of, items_of, open_source
-from mlarray.formats.tiff_segments import SegmentSource
+from mlarray.formats.tiff_segments import CACHE_BYTES, SegmentSource
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Source
 from mlarray.sources.raw import RawSource
@@ -436,3 +436,21 @@ def test_how_a_viewer_should_turn_and_colour_an_image_is_noted(tmp_path: Path) -
     assert notes(source) == {"white-is-zero", "orientation-tag-ignored"}
     _, palette = load(write_layout(tmp_path, "palette"))
     assert notes(palette) == {"palette-dropped"}
+
+
+# --- memory -------------------------------------------------------------------------------------------------------------
+
+
+def test_decoded_tiles_stay_in_memory_up_to_a_limit(tmp_path: Path) -> None:
+    """What is kept is counted, and one tile always may stay."""
+    with open_source(write_layout(tmp_path, "tiles")) as source:
+        assert isinstance(source, SegmentSource)
+        source.read(source.spec.region)
+        tile = 16 * 16 * 2
+        assert source.chunks == (1, 16, 16)
+        assert source.held_bytes == CACHE_BYTES + 3 * tile
+        for limit, kept in ((5 * tile, 5), (tile, 1), (0, 1)):
+            source.resize_cache(limit)
+            source.read(source.spec.region)
+            assert len(source._kept) == kept
+            assert source._kept_bytes == kept * tile

@@ -13,6 +13,7 @@ from pathlib import Path
 import nibabel as nib
 import numpy as np
 import pytest
+import tifffile
 
 pytestmark = [
     pytest.mark.skipif(sys.platform != "linux", reason="VmHWM is Linux"),
@@ -130,3 +131,21 @@ def test_a_compressed_source_is_read_no_more_than_twice(tmp_path: Path) -> None:
     output = (tmp_path / "a.mla").stat().st_size
     libraries = 30 * 10**6  # Python reads its own modules too
     assert result["read"] < 2 * size + 2 * output + libraries
+
+
+@pytest.fixture(scope="module")
+def tiffs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One stack of 256 MiB in compressed tiles, and as one compressed strip of 8 MiB a page."""
+    folder = tmp_path_factory.mktemp("tiffs")
+    stack = smooth((128, 1024, 1024)).view(np.uint16)
+    more = {"imagej": True, "compression": "zlib", "compressionargs": {"level": 1}, "metadata": {"axes": "ZYX"}}
+    tifffile.imwrite(folder / "tiles.tif", stack, tile=(256, 256), **more)
+    tifffile.imwrite(folder / "strips.tif", stack.reshape(32, 2048, 2048), rowsperstrip=2048, **more)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["tiles.tif", "strips.tif"])
+def test_a_compressed_tiff_is_converted_within_the_limit(tiffs: Path, tmp_path: Path, name: str) -> None:
+    result = converted(tiffs / name, tmp_path / "out.mla", limit=250 * 10**6)
+    assert result["predicted"] <= 250 * 10**6
+    assert result["measured"] <= result["predicted"] * PREDICTION_SLACK
