@@ -91,7 +91,7 @@ def chosen_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
         raise UsageError("cparams and dparams are for .mla files.", hint="Choose the codec of an HDF5 file with codec.")
     if options.patch_size is None and options.chunk_size is None:
         options = replace(options, patch_size="default")
-    layout = options.layout(spec)
+    layout = options.layout_for(spec)
     return layout if options.chunk_size is not None else _evened_out(layout, spec.shape)
 
 
