@@ -1,0 +1,357 @@
+"""How do the bytes of a frame become numbers?
+
+Frames that are not compressed are read from their place in the file, only the rows that are asked for. Compressed ones are
+decoded by pydicom's decoders, or by GDCM inside SimpleITK for the transfer syntaxes that no installed decoder takes. GDCM is
+handed a file of one frame without rescale and with MONOCHROME2, for what it would do with either is not what is wanted: ITK
+inverts MONOCHROME1.
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+
+from mlarray.errors import FormatError, MissingDependencyError
+from mlarray.formats.dicom_file import DEFLATED, Instance, Pixels
+from mlarray.sources.base import NDArray
+from mlarray.sources.scaled import scaled_dtype
+
+_FLOATS = {"FloatPixelData": "f4", "DoubleFloatPixelData": "f8"}
+# What GDCM 3 decodes: JPEG baseline, extended, lossless (two), JPEG-LS (two), JPEG 2000 (two), RLE.
+_GDCM = frozenset(
+    f"1.2.840.10008.1.2.{number}" for number in ("4.50", "4.51", "4.57", "4.70", "4.80", "4.81", "4.90", "4.91", "5")
+)
+_RLE = "1.2.840.10008.1.2.5"
+_COPY_PIECE = 1 << 20
+
+
+def stored_dtype(pixels: Pixels) -> np.dtype[Any]:
+    """Return the type of the numbers in the file, in native byte order.
+
+    Raises
+    ------
+    FormatError
+        For bits per sample that are not those of a number.
+    """
+    if pixels.keyword in _FLOATS:
+        return np.dtype(_FLOATS[pixels.keyword])
+    if pixels.allocated == 1:
+        return np.dtype(np.uint8)
+    if pixels.allocated not in (8, 16, 32, 64):
+        raise FormatError(f"{pixels.allocated} bits are allocated per pixel; 1, 8, 16, 32 and 64 can be read.")
+    return np.dtype(f"{'i' if pixels.is_signed else 'u'}{pixels.allocated // 8}")
+
+
+def value_dtype(kinds: Sequence[tuple[np.dtype[Any], int, bool, float, float]]) -> np.dtype[Any]:
+    """Return the smallest type that holds the values of all frames.
+
+    Parameters
+    ----------
+    kinds : sequence of (dtype, bits stored, is signed, slope, intercept)
+        One per kind of frame. Whole slopes and intercepts give the smallest integer type that holds what the stored bits
+        can say: 12 bits with intercept -1024 are int16, 16 bits are int32. Others give float32 where it tells neighbouring
+        stored values apart, else float64.
+    """
+    if all(slope == 1 and intercept == 0 for *_, slope, intercept in kinds) and len({kind[0] for kind in kinds}) == 1:
+        return kinds[0][0]
+    if any(dtype.kind == "f" for dtype, *_ in kinds):
+        return np.dtype(np.result_type(np.float32, *(dtype for dtype, *_ in kinds if dtype.kind == "f")))
+    ranges = [_value_range(*kind) for kind in kinds]
+    if all(float(slope).is_integer() and float(intercept).is_integer() for *_, slope, intercept in kinds):
+        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
+        first = kinds[0][0] if len({kind[0] for kind in kinds}) == 1 else None
+        for candidate in ([first] if first is not None else []) + [np.dtype(name) for name in ("i2", "i4", "i8")]:
+            limits = np.iinfo(candidate)
+            if limits.min <= low and high <= limits.max:
+                return candidate
+        return np.dtype(np.float64)
+    return max((scaled_dtype(dtype, slope, intercept) for dtype, _, _, slope, intercept in kinds), key=_width)
+
+
+def _width(dtype: np.dtype[Any]) -> tuple[bool, int]:
+    return dtype.kind == "f", dtype.itemsize
+
+
+def _value_range(dtype: np.dtype[Any], stored: int, is_signed: bool, slope: float, intercept: float) -> tuple[float, float]:
+    low, high = (-(1 << (stored - 1)), (1 << (stored - 1)) - 1) if is_signed else (0, (1 << stored) - 1)
+    if not (float(slope).is_integer() and float(intercept).is_integer()):
+        return low * slope + intercept, high * slope + intercept
+    ends = (low * int(slope) + int(intercept), high * int(slope) + int(intercept))
+    return min(ends), max(ends)
+
+
+def holds_frames(instance: Instance) -> None:
+    """Refuse a file that is too short for its frames, or compressed as nothing here can decode.
+
+    Raises
+    ------
+    FormatError
+        For a file that is cut off, or a transfer syntax that contradicts how the pixels are stored.
+    MissingDependencyError
+        Never: see :func:`check_decoder`.
+    """
+    pixels = instance.pixels
+    stored_dtype(pixels)
+    if pixels.syntax == DEFLATED:
+        return
+    if pixels.is_native:
+        if pixels.length < 0:
+            raise FormatError(
+                f"{instance.path} states the transfer syntax {pixels.syntax} (not compressed), but its pixels are encapsulated."
+            )
+        needed = (pixels.frame_bits * pixels.frames + 7) // 8
+        there = min(pixels.length, instance.size - pixels.offset)
+        if there < needed:
+            raise FormatError(
+                f"{instance.path} is cut off: its {pixels.frames} frames need {needed} bytes of pixels, {max(0, there)} are there.",
+                hint="Copy or export it again.",
+            )
+        return
+    if pixels.length >= 0:
+        raise FormatError(
+            f"{instance.path} states the transfer syntax {pixels.syntax} (compressed), but its pixels are not encapsulated."
+        )
+    problem = decoder_problem(pixels.syntax)
+    if problem:
+        raise FormatError(problem, hint="Install it: pip install pylibjpeg pylibjpeg-libjpeg pylibjpeg-openjpeg.")
+
+
+def decoder_problem(syntax: str) -> str:
+    """Tell why a transfer syntax cannot be decoded; empty where it can."""
+    if _pydicom_decoder(syntax) is not None or (syntax in _GDCM and _has_simpleitk()):
+        return ""
+    return f"No decoder for the transfer syntax {syntax} ({_syntax_name(syntax)}) is installed."
+
+
+def read_rows(instance: Instance, index: int, rows: slice) -> NDArray:
+    """Return rows of a frame that is not compressed, as stored numbers.
+
+    Parameters
+    ----------
+    instance : Instance
+        The file; its pixels are native.
+    index : int
+        Frame.
+    rows : slice
+        With bounds within the frame.
+
+    Returns
+    -------
+    ndarray, shape (rows, columns)
+        In native byte order, bits that are not used removed. May be written to.
+    """
+    pixels = instance.pixels
+    width, height = pixels.columns, rows.stop - rows.start
+    if pixels.allocated == 1:
+        return _bit_rows(instance, index, rows)
+    kind = stored_dtype(pixels).newbyteorder("<" if pixels.is_little else ">")
+    size = height * width * kind.itemsize
+    start = pixels.offset + (index * pixels.rows + rows.start) * width * kind.itemsize
+    data = np.empty((height, width), kind)
+    with instance.path.open("rb", buffering=0) as file:
+        file.seek(start)
+        _fill(file, memoryview(data.reshape(-1).view(np.uint8)), instance.path, size)  # type: ignore[arg-type]
+    return used_bits(data.astype(kind.newbyteorder("="), copy=False), pixels)
+
+
+def _fill(file: BinaryIO, buffer: memoryview, path: Path, size: int) -> None:
+    done = 0
+    while done < size:
+        count = file.readinto(buffer[done:])  # type: ignore[attr-defined]
+        if not count:
+            raise FormatError(f"{path} is cut off: it has become shorter since its header was read.")
+        done += count
+
+
+def _bit_rows(instance: Instance, index: int, rows: slice) -> NDArray:
+    """Return rows of a frame of single bits, which follow each other without gaps, the lowest bit first (PS3.5, 8.1.1)."""
+    pixels = instance.pixels
+    first = (index * pixels.rows + rows.start) * pixels.columns
+    last = (index * pixels.rows + rows.stop) * pixels.columns
+    with instance.path.open("rb") as file:
+        file.seek(pixels.offset + first // 8)
+        packed = np.frombuffer(file.read((last + 7) // 8 - first // 8), np.uint8)
+    bits = np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + last - first]
+    return bits.reshape(rows.stop - rows.start, pixels.columns)
+
+
+def used_bits(data: NDArray, pixels: Pixels) -> NDArray:
+    """Return numbers without the bits above those stored: overlays may be there, and signs end at the highest bit used."""
+    if pixels.keyword in _FLOATS or pixels.allocated == 1:
+        return data
+    above = pixels.allocated - 1 - pixels.high_bit
+    unused = pixels.allocated - pixels.stored
+    if unused <= 0 or not 0 <= above <= unused:
+        return data
+    if above:
+        np.left_shift(data, above, out=data)
+    np.right_shift(data, unused, out=data)
+    return data
+
+
+def decode(instance: Instance, index: int) -> NDArray:
+    """Return a frame that is compressed, as stored numbers, shape (rows, columns).
+
+    Raises
+    ------
+    FormatError
+        When the stream is damaged; the message names the file and the transfer syntax.
+    """
+    pixels = instance.pixels
+    if pixels.syntax == DEFLATED:
+        return _inflated(instance, index)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            decoder = _pydicom_decoder(pixels.syntax)
+            data = _by_pydicom(decoder, instance, index) if decoder is not None else _by_gdcm(instance, index)
+    except (OSError, MemoryError, MissingDependencyError):
+        raise
+    except Exception as error:
+        # Decoders fail in ways of their own (struct, runtime, value errors of C libraries), all of them a damaged stream.
+        raise FormatError(
+            f"{instance.path}: frame {index} cannot be decoded (transfer syntax {pixels.syntax}, "
+            f"{_syntax_name(pixels.syntax)}): {type(error).__name__}.",
+            hint="The pixels are damaged; export the series again.",
+        ) from None
+    if data.shape != (pixels.rows, pixels.columns):
+        raise FormatError(
+            f"{instance.path}: frame {index} decodes to {data.shape}, the header states {(pixels.rows, pixels.columns)}."
+        )
+    return used_bits(np.ascontiguousarray(data, stored_dtype(pixels)), pixels)
+
+
+def same_pixels(one: Instance, other: Instance) -> bool:
+    """Tell whether two files hold the same pixels, stored in the same way."""
+    if one.path == other.path:
+        return True
+    first, second = one.pixels, other.pixels
+    if (first.syntax, first.rows, first.columns, first.frames) != (second.syntax, second.rows, second.columns, second.frames):
+        return False
+    ends = [p.length if p.length >= 0 else i.size - p.offset for i, p in ((one, first), (other, second))]
+    if ends[0] != ends[1]:
+        return False
+    left = ends[0]
+    with one.path.open("rb") as a, other.path.open("rb") as b:
+        a.seek(first.offset)
+        b.seek(second.offset)
+        while left > 0:
+            piece = min(left, _COPY_PIECE)
+            if a.read(piece) != b.read(piece):
+                return False
+            left -= piece
+    return True
+
+
+def _by_pydicom(decoder: Any, instance: Instance, index: int) -> NDArray:
+    pixels = instance.pixels
+    with instance.path.open("rb") as file:
+        file.seek(pixels.offset)
+        data, _ = decoder.as_array(
+            file,
+            index=index,
+            raw=True,
+            rows=pixels.rows,
+            columns=pixels.columns,
+            number_of_frames=pixels.frames,
+            samples_per_pixel=1,
+            photometric_interpretation="MONOCHROME2",
+            pixel_representation=int(pixels.is_signed),
+            bits_allocated=pixels.allocated,
+            bits_stored=pixels.stored,
+            pixel_keyword=pixels.keyword,
+        )
+    return np.asarray(data)
+
+
+def _by_gdcm(instance: Instance, index: int) -> NDArray:
+    import SimpleITK as sitk
+    from pydicom.encaps import get_frame
+
+    pixels = instance.pixels
+    with instance.path.open("rb") as file:
+        file.seek(pixels.offset)
+        stream = get_frame(file, index, number_of_frames=pixels.frames)
+    handle, name = tempfile.mkstemp(suffix=".dcm")
+    os.close(handle)
+    try:
+        _write_single(Path(name), pixels, stream)
+        reader = sitk.ImageFileReader()
+        reader.SetImageIO("GDCMImageIO")
+        reader.SetFileName(name)
+        image = reader.Execute()
+        data = sitk.GetArrayFromImage(image)
+    finally:
+        Path(name).unlink()
+    return np.asarray(data).reshape(data.shape[-2:])
+
+
+def _write_single(path: Path, pixels: Pixels, stream: bytes) -> None:
+    """Write a file of one compressed frame and nothing that is not needed to decode it."""
+    from pydicom.dataset import Dataset, FileMetaDataset
+    from pydicom.encaps import encapsulate
+    from pydicom.uid import UID
+
+    class_uid, instance_uid = "1.2.840.10008.5.1.4.1.1.7", "2.25.1"
+    meta = FileMetaDataset()
+    meta.TransferSyntaxUID = UID(pixels.syntax)
+    meta.MediaStorageSOPClassUID, meta.MediaStorageSOPInstanceUID = UID(class_uid), UID(instance_uid)
+    dataset = Dataset()
+    dataset.file_meta = meta
+    dataset.SOPClassUID, dataset.SOPInstanceUID = UID(class_uid), UID(instance_uid)
+    dataset.SamplesPerPixel, dataset.PhotometricInterpretation = 1, "MONOCHROME2"
+    dataset.Rows, dataset.Columns = pixels.rows, pixels.columns
+    dataset.BitsAllocated, dataset.BitsStored, dataset.HighBit = pixels.allocated, pixels.stored, pixels.high_bit
+    dataset.PixelRepresentation = int(pixels.is_signed)
+    dataset.PixelData = encapsulate([stream])
+    dataset["PixelData"].VR = "OB"
+    dataset.save_as(path, enforce_file_format=True)
+
+
+def _inflated(instance: Instance, index: int) -> NDArray:
+    """Return a frame of a file that is deflated as a whole."""
+    import pydicom
+
+    pixels = instance.pixels
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            value = pydicom.dcmread(instance.path, specific_tags=[pixels.keyword])[pixels.keyword].value
+        kind = stored_dtype(pixels).newbyteorder("<")
+        count = pixels.rows * pixels.columns
+        data = np.frombuffer(value, kind, count, index * count * kind.itemsize).reshape(pixels.rows, pixels.columns)
+    except OSError:
+        raise
+    except Exception as error:
+        # zlib, struct and key errors alike: the deflated part is damaged or too short.
+        raise FormatError(f"{instance.path}: the deflated pixels cannot be read ({type(error).__name__}).") from None
+    return used_bits(data.astype(kind.newbyteorder("=")), pixels)
+
+
+def _pydicom_decoder(syntax: str) -> Any | None:
+    from pydicom.pixels import get_decoder
+    from pydicom.uid import UID
+
+    try:
+        decoder = get_decoder(UID(syntax))
+    except NotImplementedError:
+        return None
+    return decoder if decoder.is_available else None
+
+
+def _has_simpleitk() -> bool:
+    from importlib.util import find_spec
+
+    return find_spec("SimpleITK") is not None
+
+
+def _syntax_name(syntax: str) -> str:
+    from pydicom.uid import UID
+
+    return str(UID(syntax).name)
