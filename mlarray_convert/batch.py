@@ -98,6 +98,10 @@ def convert(
     codec: str | None = None,
     axes: str | None = None,
     spacing: float | Sequence[float] | str | None = None,
+    slice_tolerance: float = 0.01,
+    orientation_tolerance: float = 1e-4,
+    irregular_slices: str = "refuse",
+    keep_private: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -143,6 +147,15 @@ def convert(
         Names of the axes, such as ``"czyx"``, for files that do not state them.
     spacing : float, sequence of float or str, optional
         Millimetres, one for all spatial axes or one for each in array order, for files that do not state it.
+    slice_tolerance : float
+        DICOM: how far a step between two slices may be from the median step, as a part of it.
+    orientation_tolerance : float
+        DICOM: how far the direction cosines of two slices of one volume may differ.
+    irregular_slices : {"refuse", "keep"}
+        DICOM: ``keep`` converts series with missing or unevenly spaced slices. Their slice spacing is then marked unknown, and
+        the position of every slice is in the metadata.
+    keep_private : bool
+        DICOM: keep every header field in the metadata, also those that identify a person.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -176,6 +189,10 @@ def convert(
         codec=codec,
         axes=axes,
         spacing=spacing,
+        slice_tolerance=slice_tolerance,
+        orientation_tolerance=orientation_tolerance,
+        irregular_slices=irregular_slices,
+        keep_private=keep_private,
     )
     return run_request(request, on_event=on_event)
 
@@ -219,7 +236,7 @@ def _carry_out(
     share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
     folders = {case.output.parent for case in cases} | ({request.store.parent} if request.store is not None else set())
     removed = () if request.dry_run else remove_leftovers(folders)
-    sizes = tuple(_size(case.source) for case in cases)
+    sizes = tuple(_size(case) for case in cases)
     tell(Found(discovery, share, sizes, removed))
     outcomes: dict[int, Outcome] = {}
     pool: Pool[Job, Outcome] = Pool(work, workers=share.workers, threads=share.threads)
@@ -321,9 +338,11 @@ def _nearest_existing(folder: Path) -> Path:
     return folder
 
 
-def _size(path: Path) -> int:
+def _size(case: Case) -> int:
+    if case.volume is not None:
+        return int(case.volume.nbytes_in)
     try:
-        return path.stat().st_size
+        return case.source.stat().st_size
     except OSError:
         return 0
 

@@ -17,10 +17,12 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch, fnmatchcase
 from pathlib import Path, PurePath, PurePosixPath
+from typing import Any
 
 from mlarray.errors import MLArrayError, UsageError
 from mlarray.formats.items import item_path, join_item, split_item
-from mlarray.formats.registry import format_of_name, is_folder_image, items_of, split_suffix
+from mlarray.formats.dicom import Survey, survey
+from mlarray.formats.registry import format_of_name, is_folder_image, is_series_file, items_of, split_suffix
 from mlarray.storage.publish import is_part
 from mlarray_convert.request import Request
 
@@ -45,6 +47,8 @@ class Case:
         Whether it is a segmentation: whole numbers, stored in the smallest integer type that holds them.
     images : tuple of Path
         The images whose grid it should share: those of a segmentation, or the first channel of a further one.
+    volume : object
+        What discovery read of the headers of a series, so that they are read once; None for other cases.
     every_image : bool
         Whether it must lie on all of them (channels of one case), or on any (images of one patient).
     item : str
@@ -58,6 +62,7 @@ class Case:
     images: tuple[Path, ...] = ()
     every_image: bool = False
     item: str = ""
+    volume: Any = field(default=None, compare=False, repr=False)
 
     @property
     def place(self) -> Path:
@@ -94,6 +99,7 @@ class Discovery:
 class _Count:
     junk: int = 0
     others: int = 0
+    unsure: list[Path] = field(default_factory=list)  # parts of a series, or no image: their first bytes will tell
     remarks: list[str] = field(default_factory=list)
 
 
@@ -112,11 +118,14 @@ def discover(request: Request) -> Discovery:
         raise UsageError(f"There is no such file or folder: {', '.join(missing)}.")
     count = _Count()
     found: list[Case] = []
+    parts = [place for place, item in inputs if item is None and _is_part_of_series(place)]
+    if len(parts) > 1:
+        inputs = [one for one in inputs if one[0] not in parts]
+        found += _listed_series(parts, request, count)
     for place, item in inputs:
         if place.is_dir() and not is_folder_image(place):
-            if item is not None:
-                raise UsageError(f"{place} is a folder of files, which has no item {item!r}.")
-            found += _cases_of_folder(place, request, count)
+            cases = list(_cases_of_folder(place, request, count))
+            found += _chosen(cases, place, item or request.item) if item or _has_series(cases, request) else cases
         else:
             found += _split(_with_item(_case_of_file(place, request), item, request), request)
     found = _item_named([*dict.fromkeys(found)], request)
@@ -179,6 +188,57 @@ def _cases_of_folder(folder: Path, request: Request, count: _Count) -> Iterator[
             _is_label(PurePosixPath(name, relative), request.labels),
         )
         yield from _split(_with_item(case, None, request), request)
+    unsure, count.unsure = count.unsure, []
+    for case in _series_cases(unsure, request, count, top=folder, root=root):
+        yield replace(case, name=str(PurePosixPath(name, case.name))) if several else case
+
+
+def _series_cases(files: list[Path], request: Request, count: _Count, *, top: Path, root: Path) -> Iterator[Case]:
+    """Yield a case per volume that files form, below ``root`` as they lie below ``top``; count what is no image."""
+    if not files:
+        return
+    found: Survey = survey(files, request.series)
+    count.others += found.strangers + sum(number for _, number in found.skipped)
+    if found.skipped:
+        told = ", ".join(f"{number} {kind}" for kind, number in found.skipped)
+        count.remarks.append(f"DICOM objects without an image were left out: {told}.")
+    for volume in found.volumes:
+        inner = PurePosixPath(Path(os.path.relpath(volume.folder, top)).as_posix(), volume.name)
+        output = root / inner.with_name(inner.name + request.suffix)
+        is_label = _is_label(PurePosixPath(top.absolute().name, inner), request.labels)
+        yield Case(str(inner), volume.folder, output, is_label, item=volume.name, volume=volume)
+    for path, _ in found.damaged:  # a case of its own, which fails with the reason when it is read
+        inner = PurePosixPath(Path(os.path.relpath(path, top)).as_posix())
+        stem = split_suffix(inner.name)[0]
+        yield Case(str(inner.with_name(stem)), path, root / inner.with_name(stem + request.suffix))
+
+
+def _listed_series(parts: list[Path], request: Request, count: _Count) -> list[Case]:
+    """Return the volumes of files that were named one by one."""
+    top = Path(os.path.commonpath([str(part.absolute().parent) for part in parts]))
+    root = request.output if request.output is not None else top
+    return list(_series_cases([part.absolute() for part in parts], request, count, top=top, root=root))
+
+
+def _is_part_of_series(path: Path) -> bool:
+    row = format_of_name(path)
+    if row is not None:
+        return row.series and path.is_file()
+    return path.is_file() and is_series_file(path)
+
+
+def _has_series(cases: list[Case], request: Request) -> bool:
+    return request.item is not None and any(case.volume is not None for case in cases)
+
+
+def _chosen(cases: list[Case], place: Path, item: str | None) -> list[Case]:
+    """Return the case of a folder that is the item."""
+    chosen = [case for case in cases if case.volume is not None and item in (case.name, case.item)]
+    if not chosen:
+        names = ", ".join(case.name for case in cases if case.volume is not None)
+        has = f"it has {names}" if names else "it is a folder of files"
+        raise UsageError(f"{place} has no item {item!r}: {has}.")
+    return chosen
 
 
 def _with_item(case: Case, named: str | None, request: Request) -> Case:
@@ -217,7 +277,9 @@ def _split(case: Case, request: Request) -> list[Case]:
 
 def _item_named(cases: list[Case], request: Request) -> list[Case]:
     """Put the item into the name of a case where one source has several: ``scan/1``, written to ``scan/1.mla``."""
-    counts = Counter(case.source for case in cases)
+    counts = Counter(case.source for case in cases if case.volume is None)
+    if request.output_is_file and len(cases) == 1 and request.output is not None:
+        return [replace(cases[0], output=request.output)]
     if request.output_is_file and len(cases) > 1:
         raise UsageError(
             f"{cases[0].source} holds {len(cases)} images, which cannot all be written to {request.output}.",
@@ -254,6 +316,8 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
                 elif identity not in outputs:
                     pending.append((entry, inner, above | {identity}))
+            elif (row is None or row.series) and entry.is_file():
+                count.unsure.append(entry)
             elif row is None or row.name == request.target.name or _belongs_to_header(entry.name, names):
                 count.others += 1
             else:

@@ -267,7 +267,9 @@ def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory
     refused: MemoryLimitError | None = None
     if source.access is not Access.SLAB or not forward or source.order == target.order:
         try:
-            return plan_tiles(spec, chunks, access=access, order=order, budget_bytes=memory.tile_budget), False
+            grain = getattr(source, "grain", None)
+            budget = memory.tile_budget
+            return plan_tiles(spec, chunks, access=access, order=order, budget_bytes=budget, grain=grain), False
         except MemoryLimitError as error:
             refused = error
     one_side_forward = (source.access is Access.SLAB) or (forward and source.access is Access.REGION)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from dataclasses import asdict
 from pathlib import Path
 
 import xxhash
@@ -23,7 +24,9 @@ END_BYTES = 1 << 20
 TOOL = "mlarray"
 
 
-def make_record(case: Case, request: Request, files: Iterable[Path], notes: Iterable[Note]) -> dict[str, object]:
+def make_record(
+    case: Case, request: Request, files: Iterable[Path], notes: Iterable[Note], *, series: bool = False
+) -> dict[str, object]:
     """Return the record to store in the output of ``case``.
 
     Parameters
@@ -36,6 +39,9 @@ def make_record(case: Case, request: Request, files: Iterable[Path], notes: Iter
         Every file that header or voxels come from; they are read at both ends.
     notes : iterable of Note
         What was assumed or is lost.
+    series : bool
+        Whether the files are those of a series: one entry then stands for all of them, without their names, which are often
+        numbers that lead to a person.
 
     Returns
     -------
@@ -45,7 +51,7 @@ def make_record(case: Case, request: Request, files: Iterable[Path], notes: Iter
     return {
         "tool": TOOL,
         "version": tool_version(),
-        "sources": [identity(path) for path in files],
+        "sources": _identities(files, series=series),
         "settings": settings_of(case, request),
         "notes": [{"code": note.code, "message": note.message} for note in notes],
     }
@@ -70,6 +76,8 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         settings["item"] = case.item
     if target_item(case, request):
         settings["dataset"] = target_item(case, request)
+    if case.volume is not None:
+        settings["series"] = asdict(request.series)
     plain: dict[str, object] = json.loads(json.dumps(settings, default=str))
     return plain
 
@@ -77,6 +85,19 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
 def target_item(case: Case, request: Request) -> str:
     """Return the name of the image in the output: the item that was asked for, where the source has none to choose from."""
     return request.item or "" if not case.item and request.target.items else ""
+
+
+def _identities(files: Iterable[Path], *, series: bool) -> list[dict[str, object]]:
+    present = [identity(path) for path in files]
+    if not series:
+        return present
+    state = xxhash.xxh3_64()
+    for one in present:
+        state.update(f"{one['size']} {one['xxh3']}\n".encode("ascii"))
+    size = sum(int(str(one["size"])) for one in present)
+    changed = max((int(str(one["mtime_ns"])) for one in present), default=0)
+    name = f"{len(present)} files of a series"
+    return [{"name": name, "files": len(present), "size": size, "mtime_ns": changed, "xxh3": state.hexdigest()}]
 
 
 def identity(path: Path) -> dict[str, object]:
@@ -97,7 +118,9 @@ def identity(path: Path) -> dict[str, object]:
     return {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "xxh3": state.hexdigest()}
 
 
-def why_stale(record: Mapping[str, object], case: Case, request: Request, files: Iterable[Path]) -> str | None:
+def why_stale(
+    record: Mapping[str, object], case: Case, request: Request, files: Iterable[Path], *, series: bool = False
+) -> str | None:
     """Tell why an output is not what converting now would give.
 
     A source counts as unchanged when size, both ends and time of change are equal. For files of at most 2 MiB, whose ends
@@ -107,7 +130,7 @@ def why_stale(record: Mapping[str, object], case: Case, request: Request, files:
     ----------
     record : mapping
         As stored in the output; not empty.
-    case, request, files
+    case, request, files, series
         As for :func:`make_record`.
 
     Returns
@@ -118,13 +141,13 @@ def why_stale(record: Mapping[str, object], case: Case, request: Request, files:
     if record.get("settings") != settings_of(case, request):
         return "other settings than before"
     stored = record.get("sources")
-    present = [identity(path) for path in files]
+    present = _identities(files, series=series)
     if not isinstance(stored, list) or len(stored) != len(present):
         return "the source consists of other files"
     for then, now in zip(stored, present, strict=True):
         if not isinstance(then, Mapping) or (then.get("size"), then.get("xxh3")) != (now["size"], now["xxh3"]):
             return f"the source {now['name']} has changed"
-        if then.get("mtime_ns") != now["mtime_ns"] and int(str(now["size"])) > 2 * END_BYTES:
+        if not series and then.get("mtime_ns") != now["mtime_ns"] and int(str(now["size"])) > 2 * END_BYTES:
             return f"the source {now['name']} was written again"
     return None
 

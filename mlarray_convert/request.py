@@ -13,7 +13,8 @@ from typing import TypeVar
 from mlarray.axes import parse_axes
 from mlarray.errors import UsageError
 from mlarray.formats.plugins import all_formats
-from mlarray.formats.registry import format_named, format_of_name, is_folder_image
+from mlarray.formats.registry import format_named, format_of_name, is_folder_image, is_series_folder
+from mlarray.formats.series import SeriesOptions
 from mlarray.formats.table import Format
 from mlarray.layout import PatchSize, parse_layout_name
 
@@ -41,6 +42,13 @@ class Verify(Enum):
     NONE = "none"
     QUICK = "quick"
     FULL = "full"
+
+
+class IrregularSlices(Enum):
+    """What becomes of a series with missing or unevenly spaced slices: refused, or kept with unknown slice spacing."""
+
+    REFUSE = "refuse"
+    KEEP = "keep"
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +82,8 @@ class Request:
         Which image of files that hold several; other files are not concerned.
     axes, spacing : str and tuple of float, or None
         Names of the axes (``"czyx"``) and spacing in millimetres, for files that do not state them.
+    series : SeriesOptions
+        How strictly the slices of a series have to form a volume, and whether private fields of their headers are kept.
 
     Raises
     ------
@@ -96,6 +106,7 @@ class Request:
     item: str | None = None
     axes: str | None = None
     spacing: tuple[float, ...] | None = None
+    series: SeriesOptions = SeriesOptions()
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -159,6 +170,10 @@ def make_request(
     codec: str | None = None,
     axes: str | None = None,
     spacing: float | Sequence[float] | str | None = None,
+    slice_tolerance: float = 0.01,
+    orientation_tolerance: float = 1e-4,
+    irregular_slices: str = "refuse",
+    keep_private: bool = False,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -182,6 +197,8 @@ def make_request(
         Millimetres, one for all spatial axes or one for each: ``"3,0.7,0.7"``.
     codec : str, optional
         The storage argument ``codec``, for formats that have a choice: ``"gzip"``, ``"blosc2-7"``.
+    slice_tolerance, orientation_tolerance, irregular_slices, keep_private
+        For DICOM series; see :func:`mlarray_convert.batch.convert`.
 
     Raises
     ------
@@ -219,14 +236,21 @@ def make_request(
         item,
         axes,
         None if spacing is None else parse_spacing(spacing),
+        SeriesOptions(
+            slice_tolerance,
+            orientation_tolerance,
+            _choice(IrregularSlices, irregular_slices, "--irregular-slices") is IrregularSlices.KEEP,
+            keep_private,
+        ),
     )
 
 
 def names_file(output: Path, inputs: Sequence[Path]) -> bool:
     """Tell whether an output path means one image: a known suffix, one input that is an image, and no folder of that name."""
-    if len(inputs) != 1 or format_of_name(output) is None:
+    if len(inputs) != 1 or format_of_name(output) is None or (output.is_dir() and not is_folder_image(output)):
         return False
-    return not any(path.is_dir() and not is_folder_image(path) for path in (inputs[0], output))
+    place = inputs[0]
+    return not place.is_dir() or is_folder_image(place) or is_series_folder(place)
 
 
 def names_store(output: Path, inputs: Sequence[Path]) -> bool:

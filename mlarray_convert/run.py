@@ -24,9 +24,10 @@ from warnings import catch_warnings, simplefilter
 import xxhash
 
 from mlarray.errors import DTypeError, FormatError, FormatWarning, IntegrityError, MLArrayError
+from mlarray.formats.dicom import open_volume
 from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
-from mlarray.formats.registry import module_of, open_source
+from mlarray.formats.registry import format_named, module_of, open_source
 from mlarray.sources.base import Access, NDArray, Note, Sink, SinkOptions, Source
 from mlarray.sources.bytes import FileBytes
 from mlarray.sources.copy import copy
@@ -192,7 +193,7 @@ _LOWER = "Lower --workers or --memory."
 
 def _run(job: Job, progress: Progress) -> Outcome:
     case, request = job.case, job.request
-    with closing(open_source(case.source, item=case.item or None, mapped=False)) as opened:
+    with closing(open_case(case)) as opened:
         source = with_stated(opened, axes=request.axes, spacing=request.spacing)
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
         limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
@@ -212,13 +213,24 @@ def _run(job: Job, progress: Progress) -> Outcome:
         return _convert(job, source, limits, _Work(source, request, case, progress), reason, warnings)
 
 
+def open_case(case: Case) -> Source:
+    """Open a case; headers that discovery has read are not read again."""
+    if case.volume is not None:
+        return open_volume(case.volume)
+    return open_source(case.source, item=case.item or None, mapped=False)
+
+
+def _is_series(source: Source) -> bool:
+    return bool(source.info.format) and format_named(source.info.format).series
+
+
 def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str, warnings: list[str]) -> Outcome:
     case, request = job.case, job.request
     before = _versions(source)
     values = _as_integers(source, limits, work) if case.is_label and not is_narrow(source.spec.dtype) else source
     plan = plan_case(case, request, values, limits, dtype=values.spec.dtype.newbyteorder("="))
     warnings += _messages(plan.notes[len(source.info.notes) :])
-    record = make_record(case, request, plan.files, plan.notes)
+    record = make_record(case, request, plan.files, plan.notes, series=_is_series(source))
     case.output.parent.mkdir(parents=True, exist_ok=True)
     _refuse_full_disk(plan)
     with contextlib.ExitStack() as stack:
@@ -371,7 +383,7 @@ def _existing(place: Path, case: Case, request: Request, source: Source) -> tupl
     if not is_ours(record):
         remark = f"{case.output} exists and was not made by this converter; --if-exists overwrite replaces it."
         return True, "exists, made by another program", (remark,)
-    stale = why_stale(record, case, request, source.info.files)
+    stale = why_stale(record, case, request, source.info.files, series=_is_series(source))
     return (True, "up to date", ()) if stale is None else (False, f"converted again: {stale}", ())
 
 

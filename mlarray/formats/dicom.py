@@ -15,11 +15,12 @@ from pathlib import Path
 
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_file import Instance, NotImage, class_name, looks_like_dicom, read_instance
-from mlarray.formats.dicom_frames import frames_of, is_mosaic
-from mlarray.formats.dicom_geometry import SliceRules
+from mlarray.formats.dicom_frames import frames_of, is_mosaic, plain_frame
 from mlarray.formats.dicom_group import Read, Volume, volumes_of
 from mlarray.formats.dicom_source import DicomSource
 from mlarray.formats.items import Item, listed, pick_item
+from mlarray.formats.registry import format_of_name
+from mlarray.formats.series import SeriesOptions
 from mlarray.sources.base import Note
 
 _TILED_CLASSES = ("1.2.840.10008.5.1.4.1.1.77.1.6",)
@@ -90,36 +91,35 @@ def open_volume(volume: Volume) -> DicomSource:
     return DicomSource(volume)
 
 
-def survey(paths: Iterable[Path], rules: SliceRules | None = None, *, keep_private: bool = False) -> Survey:
+def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Survey:
     """Read the headers of files, once each and without pixels, and return what they form.
 
     Parameters
     ----------
     paths : iterable of Path
         Files; those that are no DICOM are counted.
-    rules : SliceRules, optional
-        How strictly slices have to form a volume.
-    keep_private : bool
-        Whether everything in the headers is kept, names of persons too.
+    options : SeriesOptions, optional
+        How strictly slices have to form a volume, and what of the headers is kept.
     """
+    settings = options if options is not None else SeriesOptions()
     reads: list[Read] = []
     skipped: Counter[str] = Counter()
     damaged: list[tuple[Path, str]] = []
     strangers = 0
     for path in paths:
-        if not looks_like_dicom(path):
+        if format_of_name(path) is None and not looks_like_dicom(path):
             strangers += 1
             continue
         try:
-            read = _read(path, keep_private=keep_private)
+            read = _read(path, keep_private=settings.keep_private)
         except (FormatError, OSError) as error:
             damaged.append((path, str(error)))
             continue
         if isinstance(read, NotImage):
-            skipped[read.kind.removesuffix(" Storage")] += 1
+            skipped[read.kind] += 1
         else:
             reads.append(read)
-    volumes = volumes_of(reads, rules or SliceRules())
+    volumes = volumes_of(reads, settings)
     return Survey(tuple(volumes), tuple(sorted(skipped.items())), tuple(sorted(damaged)), strangers)
 
 
@@ -139,9 +139,11 @@ def files_below(folder: Path) -> Iterator[Path]:
                 yield path
 
 
-def holds_dicom(folder: Path) -> bool:
-    """Tell whether a folder, or one below it, holds a DICOM file."""
-    return any(looks_like_dicom(path) for path in files_below(folder))
+def holds_images(path: Path) -> bool:
+    """Tell whether a file, or one in a folder or below it, is a DICOM file, by its first bytes."""
+    if path.is_dir():
+        return any(map(looks_like_dicom, files_below(path)))
+    return path.is_file() and looks_like_dicom(path)
 
 
 def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
@@ -152,7 +154,7 @@ def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
     problem = _problem(instance)
     if not problem and is_mosaic(instance, dataset):
         problem = "It is a Siemens mosaic, many slices as tiles of one picture; dcm2niix unfolds it"
-    frames = frames_of(instance, dataset)
+    frames = (plain_frame(instance, dataset),) if problem else frames_of(instance, dataset)
     return Read(instance, frames, problem)
 
 

@@ -18,7 +18,7 @@ import numpy as np
 from mlarray.axes import Axis
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import SliceRules, distances_of, levels_of, uneven, normal_of, mean_orientation
+from mlarray.formats.dicom_geometry import SeriesOptions, distances_of, levels_of, uneven, normal_of, mean_orientation
 
 _EVEN = 0.01  # of the median: how equal the steps of a time axis have to be to be one number
 
@@ -80,14 +80,14 @@ _FIELDS = (
 _KINDS = ("ImageType", "ComplexImageComponent")
 
 
-def arrange(frames: Sequence[Frame], rules: SliceRules) -> list[Arranged]:
+def arrange(frames: Sequence[Frame], options: SeriesOptions) -> list[Arranged]:
     """Return the volumes that frames of one orientation form.
 
     Parameters
     ----------
     frames : sequence of Frame
         With positions.
-    rules : SliceRules
+    options : SeriesOptions
         Tolerances.
 
     Raises
@@ -97,11 +97,11 @@ def arrange(frames: Sequence[Frame], rules: SliceRules) -> list[Arranged]:
     """
     levels, count = levels_of(frames)
     if len(frames) == count:
-        return _passes(frames, levels, rules)
+        return _passes(frames, levels, options)
     for kind in _KINDS:
         groups = _grouped(frames, lambda frame, kind=kind: frame.keys.get(kind))  # type: ignore[misc]
         if len(groups) > 1:
-            return [found for group in groups.values() for found in arrange(group, rules)]
+            return [found for group in groups.values() for found in arrange(group, options)]
     grid = _grid(frames, levels, count)
     if grid is not None:
         return [grid]
@@ -111,21 +111,23 @@ def arrange(frames: Sequence[Frame], rules: SliceRules) -> list[Arranged]:
     raise _unexplained(frames, levels, count)
 
 
-def _passes(frames: Sequence[Frame], levels: Sequence[int], rules: SliceRules) -> list[Arranged]:
+def _passes(frames: Sequence[Frame], levels: Sequence[int], options: SeriesOptions) -> list[Arranged]:
     """Return one stack; or one per pass where the whole is uneven and every pass by itself is not."""
     whole = _stack(frames)
-    if len(frames) < 3 or _problem(whole.frames, rules) is None:
+    if len(frames) < 3 or _problem(whole.frames, options) is None:
         return [whole]
     groups = _grouped(frames, lambda frame: frame.keys.get("AcquisitionNumber"))
     parts = [_stack(group) for group in groups.values()]
-    if len(parts) > 1 and all(len(part.frames) > 1 and _problem(part.frames, rules) is None for part in parts):
+    if len(parts) > 1 and all(len(part.frames) > 1 and _problem(part.frames, options) is None for part in parts):
         return parts
     return [whole]
 
 
-def _problem(frames: Sequence[Frame], rules: SliceRules) -> str | None:
+def _problem(frames: Sequence[Frame], options: SeriesOptions) -> str | None:
     positions = np.array([frame.position for frame in frames])
-    return uneven(positions, normal_of(mean_orientation(frames)), rules.spacing_tolerance) if len(frames) > 2 else None
+    return (
+        uneven(positions, normal_of(mean_orientation(frames)), options.spacing_tolerance) if len(frames) > 2 else None
+    )
 
 
 def _stack(frames: Sequence[Frame]) -> Arranged:
@@ -227,7 +229,9 @@ def _unexplained(frames: Sequence[Frame], levels: Sequence[int], count: int) -> 
             continue
         sizes = Counter(found[0])
         short = [index for index in sorted(sizes) if sizes[index] < count]
-        told = ", ".join(f"{field.key} {_shown(found[1][index])} has {sizes[index]} of {count} slices" for index in short[:4])
+        told = ", ".join(
+            f"{field.key} {_shown(found[1][index])} has {sizes[index]} of {count} slices" for index in short[:4]
+        )
         return FormatError(
             f"The series has several volumes that are not complete: {told}.",
             hint="Export it again, or convert its complete volumes from folders of their own.",

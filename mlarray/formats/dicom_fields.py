@@ -85,6 +85,8 @@ KEPT: Mapping[str, tuple[int, str]] = {
 
 # Read to group, to order and to place; never kept.
 USED: Mapping[str, tuple[int, str]] = {
+    "MediaStorageSOPClassUID": (0x00020002, "UI"),
+    "TransferSyntaxUID": (0x00020010, "UI"),
     "SOPClassUID": (0x00080016, "UI"),
     "SOPInstanceUID": (0x00080018, "UI"),
     "AcquisitionDate": (0x00080022, "DA"),
@@ -117,7 +119,11 @@ USED: Mapping[str, tuple[int, str]] = {
 FIELDS: Mapping[str, tuple[int, str]] = {**KEPT, **USED}
 MODALITY_LUT = 0x00283000
 SHARED_GROUPS, FRAME_GROUPS = 0x52009229, 0x52009230
-PIXEL_TAGS: Mapping[int, str] = {0x7FE00010: "PixelData", 0x7FE00008: "FloatPixelData", 0x7FE00009: "DoubleFloatPixelData"}
+PIXEL_TAGS: Mapping[int, str] = {
+    0x7FE00010: "PixelData",
+    0x7FE00008: "FloatPixelData",
+    0x7FE00009: "DoubleFloatPixelData",
+}
 TAGS = (*(tag for tag, _ in FIELDS.values()), MODALITY_LUT, SHARED_GROUPS, FRAME_GROUPS, 0x00190010, 0x20010010)
 
 _BINARY = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
@@ -224,6 +230,14 @@ def private_fields(dataset: Any) -> dict[str, object]:
         if read:
             found[name] = read[0] if len(read) == 1 else list(read)
     return found
+
+
+def uid_name(uid: str) -> str:
+    """Return what a UID of the standard is called; another is its own name."""
+    from pydicom.config import IGNORE
+    from pydicom.uid import UID
+
+    return str(UID(uid, validation_mode=IGNORE).name) if uid else "unknown"
 
 
 def _binary(value: bytes, kind: str, is_little: bool) -> tuple[Value, ...]:

@@ -24,6 +24,7 @@ from mlarray.formats.dicom_fields import (
     private_fields,
     text_of,
     texts_of,
+    uid_name,
 )
 
 MAGIC, MAGIC_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
@@ -198,7 +199,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
                 file, stop_before_pixels=True, force=is_bare, specific_tags=None if everything else list(TAGS),
                 defer_size=None if not everything else 4096,
             )  # fmt: skip
-            if str(getattr(dataset.file_meta, "TransferSyntaxUID", "")) == DEFLATED:
+            if text_of(dataset.file_meta, "TransferSyntaxUID") == DEFLATED:
                 return dataset, _pixel_tag(dataset), 0, 0
             is_implicit, is_little = dataset.original_encoding
             return dataset, *_pixel_place(file, bool(is_implicit), bool(is_little))
@@ -230,11 +231,11 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
     """
     status = path.stat()
     dataset, tag, offset, length = read_dataset(path, everything=keep_private)
-    sop_class = text_of(dataset, "SOPClassUID") or str(getattr(dataset.file_meta, "MediaStorageSOPClassUID", ""))
+    sop_class = text_of(dataset, "SOPClassUID") or text_of(dataset.file_meta, "MediaStorageSOPClassUID")
     if tag == 0 or sop_class == DIRECTORY_CLASS:
         if not sop_class.startswith("1.2.840."):
             raise FormatError(f"{path} is a DICOM file without pixels and without a SOP class.")
-        return NotImage(path, _class_name(sop_class))
+        return NotImage(path, _kind_without_pixels(sop_class))
     is_marked = bool(dataset.file_meta) or dataset.preamble is not None
     if not is_marked and not _class_name(sop_class).endswith("Storage"):
         raise FormatError(f"{path} has no DICM marker and no SOP class of an image: it is not taken for DICOM.")
@@ -263,15 +264,18 @@ def class_name(sop_class: str) -> str:
     return _class_name(sop_class).removesuffix(" Storage")
 
 
-def _class_name(sop_class: str) -> str:
-    from pydicom.uid import UID
+def _kind_without_pixels(sop_class: str) -> str:
+    kind = class_name(sop_class)
+    return f"{kind} without pixels" if kind.endswith("Image") else kind
 
-    return str(UID(sop_class).name) if sop_class else "unknown SOP class"
+
+def _class_name(sop_class: str) -> str:
+    return uid_name(sop_class) if sop_class else "unknown SOP class"
 
 
 def _pixels(path: Path, dataset: Any, tag: int, offset: int, length: int) -> Pixels:
     is_implicit, is_little = dataset.original_encoding
-    stated = str(getattr(dataset.file_meta, "TransferSyntaxUID", "") or "")
+    stated = text_of(dataset.file_meta, "TransferSyntaxUID")
     syntax = stated or (IMPLICIT_LITTLE if is_implicit else EXPLICIT_LITTLE if is_little else EXPLICIT_BIG)
     rows, columns = integer_of(dataset, "Rows"), integer_of(dataset, "Columns")
     allocated = integer_of(dataset, "BitsAllocated")

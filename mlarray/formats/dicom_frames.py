@@ -15,7 +15,6 @@ from mlarray.errors import FormatError
 from mlarray.formats.dicom_fields import (
     FRAME_GROUPS,
     SHARED_GROUPS,
-    Value,
     element_of,
     integer_of,
     number_of,
@@ -34,8 +33,8 @@ _MACROS: Mapping[str, int] = {
     "content": 0x00209111,
     "echo": 0x00189114,
     "diffusion": 0x00189117,
-    "gradient": 0x00189076,  # inside "diffusion"
 }
+_GRADIENT = 0x00189076  # a sequence inside that of the diffusion
 _CONTENT_TAGS = {"time_index": 0x00209128, "acquired": 0x00189074}
 _EFFECTIVE_ECHO = 0x00189082
 _DOSE_CLASSES = ("1.2.840.10008.5.1.4.1.1.481.2",)
@@ -73,6 +72,11 @@ class Frame:
     intercept: float = 0.0
     keys: Mapping[str, object] = field(default_factory=dict)
 
+    @property
+    def is_placed(self) -> bool:
+        """Whether the header says where it lies."""
+        return self.position is not None and self.orientation is not None
+
 
 def frames_of(instance: Instance, dataset: Any) -> tuple[Frame, ...]:
     """Return the frames of a file, in its order.
@@ -89,7 +93,7 @@ def frames_of(instance: Instance, dataset: Any) -> tuple[Frame, ...]:
     FormatError
         When its functional groups do not fit its number of frames.
     """
-    plain = _plain_frame(instance, dataset)
+    plain = plain_frame(instance, dataset)
     groups = _items(dataset, FRAME_GROUPS)
     if groups:
         return _enhanced_frames(plain, dataset, groups)
@@ -105,7 +109,8 @@ def frames_of(instance: Instance, dataset: Any) -> tuple[Frame, ...]:
     )
 
 
-def _plain_frame(instance: Instance, dataset: Any) -> Frame:
+def plain_frame(instance: Instance, dataset: Any) -> Frame:
+    """Return the frame that the top level of a header describes."""
     slope, intercept = _rescale(dataset, "RescaleSlope", "RescaleIntercept")
     scaling = number_of(dataset, "DoseGridScaling")
     if instance.sop_class in _DOSE_CLASSES and scaling:
@@ -145,9 +150,7 @@ def _enhanced_frames(plain: Frame, dataset: Any, groups: list[Any]) -> tuple[Fra
             f"{instance.path} has {instance.pixels.frames} frames, but {len(groups)} items that describe them."
         )
     shared = _macros((_items(dataset, SHARED_GROUPS) or [None])[0])
-    return tuple(
-        _enhanced_frame(plain, index, {**shared, **_macros(group, own=shared)}) for index, group in enumerate(groups)
-    )
+    return tuple(_enhanced_frame(plain, index, {**shared, **_macros(group)}) for index, group in enumerate(groups))
 
 
 def _enhanced_frame(plain: Frame, index: int, macros: Mapping[str, Any]) -> Frame:
@@ -172,14 +175,14 @@ def _enhanced_frame(plain: Frame, index: int, macros: Mapping[str, Any]) -> Fram
             keys["EchoTime"] = echo
     if "diffusion" in macros:
         weight = number_of(macros["diffusion"], "DiffusionBValue")
-        inner = (_items(macros["diffusion"], _MACROS["gradient"]) or [None])[0]
+        inner = (_items(macros["diffusion"], _GRADIENT) or [None])[0]
         gradient = () if inner is None else numbers_of(inner, "DiffusionGradientOrientation", 3)
         if weight is not None:
             keys["DiffusionBValue"], keys["Gradient"] = weight, gradient
     return Frame(plain.instance, index, position, orientation, spacing, slope, intercept, keys)
 
 
-def _macros(group: Any, own: Mapping[str, Any] | None = None) -> dict[str, Any]:
+def _macros(group: Any) -> dict[str, Any]:
     """Return the first item of every macro of a functional group that is read."""
     found = {}
     for name, tag in _MACROS.items():
@@ -251,7 +254,11 @@ def _keys(dataset: Any) -> dict[str, object]:
 
 def _diffusion(dataset: Any) -> tuple[float | None, tuple[float, ...]]:
     """Return b-value (s/mm²) and gradient direction: the standard fields, else those of Siemens or Philips."""
-    for names in (("DiffusionBValue", "DiffusionGradientOrientation"), ("SiemensBValue", "SiemensGradient"), ("PhilipsBValue", "")):
+    for names in (
+        ("DiffusionBValue", "DiffusionGradientOrientation"),
+        ("SiemensBValue", "SiemensGradient"),
+        ("PhilipsBValue", ""),
+    ):
         weight = number_of(dataset, names[0])
         if weight is None:
             continue
@@ -302,6 +309,3 @@ def is_mosaic(instance: Instance, dataset: Any) -> bool:
     return "MOSAIC" in texts_of(dataset, "ImageType") or (
         "SIEMENS MR HEADER" in _creator(dataset, 0x00190010) and integer_of(dataset, "SiemensTileCount") > 1
     )
-
-
-__all__ = ["Frame", "Value", "frames_of", "is_mosaic"]

@@ -21,6 +21,7 @@ import numpy.typing as npt
 
 from mlarray.errors import FormatError, UsageError
 from mlarray.formats.dicom_frames import Frame
+from mlarray.formats.series import SeriesOptions
 from mlarray.geometry import ALL_PARTS, Geometry
 from mlarray.sources.base import Note
 
@@ -28,37 +29,6 @@ Vector = npt.NDArray[np.float64]
 SAME_PLACE_MM = 1e-3  # what is nearer is one position: what rounding to text does
 _ORTHOGONAL = 1e-3
 _GAPS_TOLD = 4
-
-
-@dataclass(frozen=True, slots=True)
-class SliceRules:
-    """How strictly slices have to form a volume.
-
-    Parameters
-    ----------
-    spacing_tolerance : float
-        How far a step between two slices may be from the median step, as a part of it. Default: 0.01.
-    orientation_tolerance : float
-        How far direction cosines of two slices of one volume may differ. Default: 1e-4.
-    keep_irregular : bool
-        Whether a stack with gaps or uneven steps is read nevertheless: its spacing then is unknown, and the position of
-        every slice is among the fields of the header.
-
-    Raises
-    ------
-    UsageError
-        For tolerances that are not between 0 and 1.
-    """
-
-    spacing_tolerance: float = 0.01
-    orientation_tolerance: float = 1e-4
-    keep_irregular: bool = False
-
-    def __post_init__(self) -> None:
-        for name in ("spacing_tolerance", "orientation_tolerance"):
-            value = getattr(self, name)
-            if not 0 < value < 1:
-                raise UsageError(f"A {name.replace('_', ' ')} lies between 0 and 1, got {value!r}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,14 +98,14 @@ def mean_orientation(frames: Sequence[Frame]) -> Vector:
     return np.concatenate([row, column])
 
 
-def place(frames: Sequence[Frame], rules: SliceRules) -> Placement:
+def place(frames: Sequence[Frame], options: SeriesOptions) -> Placement:
     """Return where a stack lies.
 
     Parameters
     ----------
     frames : sequence of Frame
         One per slice, in the order of their positions.
-    rules : SliceRules
+    options : SeriesOptions
         Tolerances.
 
     Raises
@@ -155,10 +125,10 @@ def place(frames: Sequence[Frame], rules: SliceRules) -> Placement:
     if len(frames) == 1:
         step = normal_of(orientation) * _assumed_step(first, notes)
     else:
-        problem = uneven(positions, normal_of(orientation), rules.spacing_tolerance)
+        problem = uneven(positions, normal_of(orientation), options.spacing_tolerance)
         step = (positions[-1] - positions[0]) / (len(frames) - 1)
         if problem is not None:
-            if not rules.keep_irregular:
+            if not options.keep_irregular:
                 raise FormatError(problem, hint="--irregular-slices keep converts it with unknown slice spacing.")
             step = _median_step(positions)
             distances = (positions - positions[0]) @ normal_of(orientation)
@@ -176,7 +146,9 @@ def place(frames: Sequence[Frame], rules: SliceRules) -> Placement:
     except UsageError as error:
         raise FormatError(f"The slices do not span a volume: {error.message}") from error
     if geometry.is_sheared:
-        angle = math.degrees(math.acos(min(1.0, abs(float(step @ normal_of(orientation)) / float(np.linalg.norm(step))))))
+        angle = math.degrees(
+            math.acos(min(1.0, abs(float(step @ normal_of(orientation)) / float(np.linalg.norm(step)))))
+        )
         text = f"The stack is sheared by {angle:.3g} degrees (a tilted gantry); the affine keeps that, some formats cannot."
         notes.append(Note("gantry-tilt", text))
     return Placement(geometry, tuple(notes), offsets)

@@ -14,14 +14,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from mlarray.axes import Axis
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_arrange import Arranged, arrange
 from mlarray.formats.dicom_file import Instance, class_name
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import Placement, SliceRules, check_orientation, place
+from mlarray.formats.dicom_geometry import Placement, SeriesOptions, check_orientation, place
 from mlarray.formats.dicom_pixels import holds_frames, same_pixels, stored_dtype, value_dtype
 from mlarray.geometry import Geometry
 from mlarray.sources.base import Note
@@ -80,6 +78,11 @@ class Volume:
         return tuple(dict.fromkeys(frame.instance.path for frame in self.frames))
 
     @property
+    def nbytes_in(self) -> int:
+        """Bytes of its files."""
+        return sum({frame.instance.path: frame.instance.size for frame in self.frames}.values())
+
+    @property
     def title(self) -> str:
         """What it is, for people."""
         modality = self.frames[0].instance.kept.get("Modality", "DICOM")
@@ -107,14 +110,14 @@ class Read:
     problem: str = ""
 
 
-def volumes_of(reads: Iterable[Read], rules: SliceRules) -> list[Volume]:
+def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
     """Return the volumes that files form, in the order of folders and series.
 
     Parameters
     ----------
     reads : iterable of Read
         In any order: the result does not depend on it, nor on the names of the files.
-    rules : SliceRules
+    options : SeriesOptions
         Tolerances.
     """
     series: dict[tuple[str, ...], list[Read]] = {}
@@ -126,7 +129,7 @@ def volumes_of(reads: Iterable[Read], rules: SliceRules) -> list[Volume]:
         series.setdefault(key, []).append(read)
     found: list[Volume] = []
     for key in sorted(series):
-        found += _series_volumes(series[key], rules)
+        found += _series_volumes(series[key], options)
     return _named(found)
 
 
@@ -136,25 +139,25 @@ def _content_order(read: Read) -> tuple[object, ...]:
     return (*position, instance.order, instance.uid, str(instance.path))
 
 
-def _series_volumes(reads: list[Read], rules: SliceRules) -> list[Volume]:
+def _series_volumes(reads: list[Read], options: SeriesOptions) -> list[Volume]:
     """Return the volumes of a series; one that is spread over folders is one, unless they hold copies of each other."""
     folders: dict[Path, list[Read]] = {}
     for read in reads:
         folders.setdefault(read.instance.path.parent, []).append(read)
     if len(folders) == 1:
-        return _built(reads, rules)
-    apart = [volume for folder in sorted(folders) for volume in _built(folders[folder], rules)]
+        return _built(reads, options)
+    apart = [volume for folder in sorted(folders) for volume in _built(folders[folder], options)]
     homes: dict[str, set[Path]] = {}
     for read in reads:
         homes.setdefault(read.instance.uid, set()).add(read.instance.path.parent)
     if any(not uid or len(where) > 1 for uid, where in homes.items()):
         return apart
-    joined = _built(reads, rules)
+    joined = _built(reads, options)
     worse = sum(bool(volume.problem) for volume in joined) > sum(bool(volume.problem) for volume in apart)
     return apart if worse else joined
 
 
-def _built(reads: Sequence[Read], rules: SliceRules) -> list[Volume]:
+def _built(reads: Sequence[Read], options: SeriesOptions) -> list[Volume]:
     groups: dict[tuple[Any, ...], list[Read]] = {}
     for read in reads:
         groups.setdefault(_kind_key(read), []).append(read)
@@ -163,29 +166,29 @@ def _built(reads: Sequence[Read], rules: SliceRules) -> list[Volume]:
         frames = [frame for read in members for frame in read.frames]
         if members[0].problem:
             found.append(_refused(frames, members[0].problem))
-        elif frames[0].position is None or frames[0].orientation is None:
+        elif not frames[0].is_placed:
             found += _unplaced(members)
         else:
-            found += _placed(members, rules)
+            found += _placed(members, options)
     return found
 
 
 def _kind_key(read: Read) -> tuple[Any, ...]:
     """Return what all frames of one volume share exactly."""
     pixels, frame = read.instance.pixels, read.frames[0]
-    has_place = frame.position is not None and frame.orientation is not None
-    return (read.problem, read.instance.sop_class, pixels.rows, pixels.columns, pixels.keyword, pixels.photometric, has_place)
+    kind = (pixels.rows, pixels.columns, pixels.keyword, pixels.photometric)
+    return (read.problem, read.instance.sop_class, *kind, frame.is_placed)
 
 
-def _placed(members: Sequence[Read], rules: SliceRules) -> list[Volume]:
+def _placed(members: Sequence[Read], options: SeriesOptions) -> list[Volume]:
     frames = [frame for read in members for frame in read.frames]
     notes: list[Note] = []
-    lost = [frame for frame in frames if frame.position is None or frame.orientation is None]
+    lost = [frame for frame in frames if not frame.is_placed]
     problem = next(filter(None, map(check_orientation, frames)), None)
     if lost or problem:
         return [_refused(frames, problem or f"{len(lost)} of {len(frames)} slices state no position")]
     frames = _without_copies(frames, notes)
-    clusters = _by_orientation(frames, rules)
+    clusters = _by_orientation(frames, options)
     if len(clusters) > 1 and min(map(len, clusters)) == 1:
         kind = "a localizer" if _is_localizer(frames) else "a series"
         text = f"It is {kind} of {len(frames)} slices in {len(clusters)} orientations or pixel sizes, not a volume"
@@ -193,13 +196,13 @@ def _placed(members: Sequence[Read], rules: SliceRules) -> list[Volume]:
     found: list[Volume] = []
     for cluster in clusters:
         try:
-            stacks = arrange(cluster, rules)
+            stacks = arrange(cluster, options)
         except FormatError as error:
             found.append(_refused(cluster, error.message, error.hint or ""))
             continue
         for stack in stacks:
             try:
-                placement = place(stack.slices, rules)
+                placement = place(stack.slices, options)
             except FormatError as error:
                 found.append(_refused(stack.frames, error.message, error.hint or ""))
                 continue
@@ -214,12 +217,12 @@ def _unplaced(members: Sequence[Read]) -> list[Volume]:
     if singles:
         ordered = sorted(singles, key=lambda read: (read.instance.order, read.instance.uid, str(read.instance.path)))
         frames = tuple(frame for read in ordered for frame in read.frames)
-        found.append(_volume(Arranged((), (), (), frames), place(frames, SliceRules()), ()))
+        found.append(_volume(Arranged((), (), (), frames), place(frames, SeriesOptions()), ()))
     for read in members:
         if len(read.frames) > 1:
             found.append(_film(read))
         elif read.instance.sop_class in _PROJECTIONS:
-            found.append(_volume(Arranged((), (), (), read.frames), place(read.frames, SliceRules()), ()))
+            found.append(_volume(Arranged((), (), (), read.frames), place(read.frames, SeriesOptions()), ()))
     return found
 
 
@@ -252,7 +255,7 @@ def _volume(stack: Arranged, placement: Placement, notes: tuple[Note, ...]) -> V
     }
     if placement.offsets:
         extra["slice_offsets_mm"] = list(placement.offsets)
-    is_flat = frames[0].position is None and len(frames) == 1
+    is_flat = not frames[0].is_placed and len(frames) == 1
     slices = () if is_flat else (count,)
     names = ("y", "x") if is_flat else ("z", "y", "x")
     return _finished(
@@ -276,7 +279,16 @@ def _finished(
     try:
         for frame in {frame.instance.path: frame for frame in frames}.values():
             holds_frames(frame.instance)
-        ranges = {(stored_dtype(f.instance.pixels), f.instance.pixels.stored, f.instance.pixels.is_signed, f.slope, f.intercept) for f in frames}  # noqa: E501
+        ranges = {
+            (
+                stored_dtype(f.instance.pixels),
+                f.instance.pixels.stored,
+                f.instance.pixels.is_signed,
+                f.slope,
+                f.intercept,
+            )
+            for f in frames
+        }  # noqa: E501
         dtype = value_dtype(sorted(ranges, key=str))
     except FormatError as error:
         return _refused(frames, error.message, error.hint or "")
@@ -286,7 +298,12 @@ def _finished(
     if frames[0].instance.sop_class.startswith(_SECONDARY):
         told.append(Note("secondary-capture", "These are secondary captures: the pixels may be a picture of a screen."))
     if frames[0].instance.pixels.photometric == "MONOCHROME1":
-        told.append(Note("monochrome1", "PhotometricInterpretation is MONOCHROME1: low values are bright; they were kept as they are."))
+        told.append(
+            Note(
+                "monochrome1",
+                "PhotometricInterpretation is MONOCHROME1: low values are bright; they were kept as they are.",
+            )
+        )
     header = {**_common(frames), **extra}
     return Volume("", _home(frames), frames, shape, axes, dtype.name, geometry, tuple(told), header)
 
@@ -301,7 +318,9 @@ def _common(frames: Sequence[Frame]) -> dict[str, object]:
     common["SOPClass"] = class_name(first.sop_class)
     if first.private:
         common["private"] = {
-            name: value for name, value in first.private.items() if all(one.private.get(name) == value for one in instances)
+            name: value
+            for name, value in first.private.items()
+            if all(one.private.get(name) == value for one in instances)
         }
     return common
 
@@ -325,16 +344,18 @@ def _without_copies(frames: list[Frame], notes: list[Note]) -> list[Frame]:
         else:
             kept.append(frame)
     if dropped:
-        notes.append(Note("duplicates-dropped", f"{dropped} files are copies of others, pixel by pixel; they were left out."))
+        notes.append(
+            Note("duplicates-dropped", f"{dropped} files are copies of others, pixel by pixel; they were left out.")
+        )
     return kept
 
 
-def _by_orientation(frames: Sequence[Frame], rules: SliceRules) -> list[list[Frame]]:
+def _by_orientation(frames: Sequence[Frame], options: SeriesOptions) -> list[list[Frame]]:
     """Return frames by orientation and pixel spacing, each within tolerance of the first of its group."""
     clusters: list[list[Frame]] = []
     for frame in sorted(frames, key=lambda frame: (frame.orientation or (), frame.spacing or ())):
         for cluster in clusters:
-            if _is_alike(cluster[0], frame, rules):
+            if _is_alike(cluster[0], frame, options):
                 cluster.append(frame)
                 break
         else:
@@ -342,10 +363,10 @@ def _by_orientation(frames: Sequence[Frame], rules: SliceRules) -> list[list[Fra
     return clusters
 
 
-def _is_alike(one: Frame, other: Frame, rules: SliceRules) -> bool:
+def _is_alike(one: Frame, other: Frame, options: SeriesOptions) -> bool:
     assert one.orientation is not None
     assert other.orientation is not None
-    if any(abs(a - b) > rules.orientation_tolerance for a, b in zip(one.orientation, other.orientation, strict=True)):
+    if any(abs(a - b) > options.orientation_tolerance for a, b in zip(one.orientation, other.orientation, strict=True)):
         return False
     if one.spacing is None or other.spacing is None:
         return one.spacing == other.spacing
@@ -378,7 +399,3 @@ def _named(volumes: list[Volume]) -> list[Volume]:
 def _natural(name: str) -> tuple[str, int]:
     head, _, number = name.partition("-")
     return head, int(number) if number.lstrip("-").isdigit() else 0
-
-
-__all__ = ["Read", "Volume", "volumes_of"]
-_ = np

@@ -18,6 +18,7 @@ from typing import Any, BinaryIO
 import numpy as np
 
 from mlarray.errors import FormatError, MissingDependencyError
+from mlarray.formats.dicom_fields import uid_name
 from mlarray.formats.dicom_file import DEFLATED, Instance, Pixels
 from mlarray.sources.base import NDArray
 from mlarray.sources.scaled import scaled_dtype
@@ -78,7 +79,9 @@ def _width(dtype: np.dtype[Any]) -> tuple[bool, int]:
     return dtype.kind == "f", dtype.itemsize
 
 
-def _value_range(dtype: np.dtype[Any], stored: int, is_signed: bool, slope: float, intercept: float) -> tuple[float, float]:
+def _value_range(
+    dtype: np.dtype[Any], stored: int, is_signed: bool, slope: float, intercept: float
+) -> tuple[float, float]:
     low, high = (-(1 << (stored - 1)), (1 << (stored - 1)) - 1) if is_signed else (0, (1 << stored) - 1)
     if not (float(slope).is_integer() and float(intercept).is_integer()):
         return low * slope + intercept, high * slope + intercept
@@ -126,7 +129,7 @@ def decoder_problem(syntax: str) -> str:
     """Tell why a transfer syntax cannot be decoded; empty where it can."""
     if _pydicom_decoder(syntax) is not None or (syntax in _GDCM and _has_simpleitk()):
         return ""
-    return f"No decoder for the transfer syntax {syntax} ({_syntax_name(syntax)}) is installed."
+    return f"No decoder for the transfer syntax {syntax} ({uid_name(syntax)}) is installed."
 
 
 def read_rows(instance: Instance, index: int, rows: slice) -> NDArray:
@@ -217,7 +220,7 @@ def decode(instance: Instance, index: int) -> NDArray:
         # Decoders fail in ways of their own (struct, runtime, value errors of C libraries), all of them a damaged stream.
         raise FormatError(
             f"{instance.path}: frame {index} cannot be decoded (transfer syntax {pixels.syntax}, "
-            f"{_syntax_name(pixels.syntax)}): {type(error).__name__}.",
+            f"{uid_name(pixels.syntax)}): {type(error).__name__}.",
             hint="The pixels are damaged; export the series again.",
         ) from None
     if data.shape != (pixels.rows, pixels.columns):
@@ -232,7 +235,12 @@ def same_pixels(one: Instance, other: Instance) -> bool:
     if one.path == other.path:
         return True
     first, second = one.pixels, other.pixels
-    if (first.syntax, first.rows, first.columns, first.frames) != (second.syntax, second.rows, second.columns, second.frames):
+    if (first.syntax, first.rows, first.columns, first.frames) != (
+        second.syntax,
+        second.rows,
+        second.columns,
+        second.frames,
+    ):
         return False
     ends = [p.length if p.length >= 0 else i.size - p.offset for i, p in ((one, first), (other, second))]
     if ends[0] != ends[1]:
@@ -335,11 +343,12 @@ def _inflated(instance: Instance, index: int) -> NDArray:
 
 
 def _pydicom_decoder(syntax: str) -> Any | None:
+    from pydicom.config import IGNORE
     from pydicom.pixels import get_decoder
     from pydicom.uid import UID
 
     try:
-        decoder = get_decoder(UID(syntax))
+        decoder = get_decoder(UID(syntax, validation_mode=IGNORE))
     except NotImplementedError:
         return None
     return decoder if decoder.is_available else None
@@ -349,9 +358,3 @@ def _has_simpleitk() -> bool:
     from importlib.util import find_spec
 
     return find_spec("SimpleITK") is not None
-
-
-def _syntax_name(syntax: str) -> str:
-    from pydicom.uid import UID
-
-    return str(UID(syntax).name)

@@ -62,6 +62,11 @@ class DicomSource(SourceBase):
         """What is cheapest to read: one frame."""
         return (*(1,) * (self.spec.ndim - 2), *self.spec.shape[-2:])
 
+    @property
+    def grain(self) -> tuple[int, ...]:
+        """What is opened or decoded at once: one frame."""
+        return self.chunks
+
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the values of ``region``."""
         target = self._target(region, out)

@@ -21,7 +21,6 @@ from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
 
 MAGIC_BYTES = 512
-_DICOM_MAGIC, _DICOM_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
     (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
@@ -66,6 +65,13 @@ class ItemModule(FormatModule, Protocol):
 
     def open_source(self, path: Path, *, item: str | None = None) -> Source:
         """Open the image ``item``; None: the only one, or the one that is meant by nature (the full resolution)."""
+
+
+class SeriesModule(ItemModule, Protocol):
+    """A module whose images may be spread over the files of a folder: the row has ``series``."""
+
+    def holds_images(self, path: Path) -> bool:
+        """Tell whether a file is one of this format, or a folder holds one, by first bytes."""
 
 
 def format_named(name: str) -> Format:
@@ -120,13 +126,13 @@ def format_of(path: Path) -> Format:
         for offset, magic, name in _MAGIC:
             if head[offset : offset + len(magic)] == magic:
                 return format_named(name)
-        if head[_DICOM_AT:].startswith(_DICOM_MAGIC):
-            raise UnknownFormatError(
-                f"{path} is a DICOM file, which cannot be read.",
-                hint="Make NIfTI files of the series with dcm2niix first.",
-            )
+    series = _series_of(path)
+    if series is not None:
+        return series
     if path.is_dir():
-        raise UnknownFormatError(f"{path} is a folder, not an image.", hint="`mla convert` takes folders.")
+        raise UnknownFormatError(
+            f"{path} is a folder, not an image, and holds no DICOM files.", hint="`mla convert` takes folders."
+        )
     raise UnknownFormatError(
         f"{path} is of no format that can be read.", hint="`mla formats` lists those that can; check the file's suffix."
     )
@@ -194,7 +200,7 @@ def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = 
             f"{path} is a {row.title} file, which holds one image: there is no item {item!r} to choose.",
             hint="Leave the item out.",
         )
-    if not (row.folders and path.is_dir()):
+    if not ((row.folders or row.series) and path.is_dir()):
         _refuse_irregular(path)
     choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
     if item is not None:
@@ -221,10 +227,28 @@ def items_of(path: str | Path) -> tuple[Item, ...]:
     row = format_of(place)
     if not row.items:
         return ()
-    if not (row.folders and place.is_dir()):
+    if not ((row.folders or row.series) and place.is_dir()):
         _refuse_irregular(place)
     with _naming(place):
         return cast("ItemModule", module_of(row)).items(place)
+
+
+def is_series_file(path: Path) -> bool:
+    """Tell by its first bytes whether a file is of a format whose images are spread over files (DICOM)."""
+    return path.is_file() and _series_of(path) is not None
+
+
+def is_series_folder(path: Path) -> bool:
+    """Tell whether a folder holds files of a format whose images are spread over files (DICOM)."""
+    return path.is_dir() and _series_of(path) is not None
+
+
+def _series_of(path: Path) -> Format | None:
+    """Return the format of which ``path``, a file without a known suffix or a folder, is or holds a part of a series."""
+    for row in FORMATS:
+        if row.series and cast("SeriesModule", module_of(row)).holds_images(path):
+            return row
+    return None
 
 
 def is_folder_image(path: Path) -> bool:

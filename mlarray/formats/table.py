@@ -38,6 +38,9 @@ class Format:
         Whether several cases can go into one file: then the module has ``join(path, parts)``.
     package : str
         The package that adds it; ``""`` for those that are built in. Filled in when the row is found.
+    series : bool
+        Whether an image may be spread over the files of a folder, which only their headers tell: then the module also has
+        ``holds_images(folder)`` and ``survey(files)``.
     """
 
     name: str
@@ -53,6 +56,7 @@ class Format:
     codecs: tuple[str, ...] = ()
     joins: bool = False
     package: str = ""
+    series: bool = False
 
 
 FORMATS: tuple[Format, ...] = (
@@ -113,4 +117,15 @@ FORMATS: tuple[Format, ...] = (
         writes=False,
     ),
     Format("minc", "MINC 1, MINC 2", (".mnc",), "minc", regions="yes", writes=False),
+    Format(
+        "dicom",
+        "DICOM",
+        (".dcm", ".dicom", ".ima"),
+        "dicom",
+        regions="yes, only the files of the slices; compressed frames whole",
+        writes=False,
+        items=True,
+        split=True,
+        series=True,
+    ),
 )

@@ -72,6 +72,7 @@ def plan_tiles(
     access: Access,
     order: Sequence[int] | None = None,
     budget_bytes: int | None = None,
+    grain: Sequence[int] | None = None,
 ) -> TilePlan:
     """Choose the tiles for copying an array into chunks.
 
@@ -87,6 +88,9 @@ def plan_tiles(
         Array axes from the slowest to the fastest in the source's storage; default: array order.
     budget_bytes : int, optional
         Upper limit of a tile; default: none.
+    grain : sequence of int, optional
+        What a ``REGION`` source decodes at once, such as a compressed plane: tiles cover it where the budget allows, so that
+        nothing is decoded twice.
 
     Returns
     -------
@@ -109,6 +113,10 @@ def plan_tiles(
         for axis in _fastest_axes(axes, chunk, whole) if access is Access.SLAB else ():
             tile[axis] = whole[axis]
         reason = "whole chunk rows in storage order" if access is Access.SLAB else "whole chunks"
+    if access is Access.REGION and grain is not None:
+        wider = [min(n, -(-max(t, g) // t) * t) for t, g, n in zip(tile, grain, whole, strict=True)]
+        if wider != tile and (budget_bytes is None or math.prod(wider) * itemsize <= budget_bytes):
+            tile, reason = wider, "whole chunks that cover what the source decodes at once"
     smallest = math.prod(tile) * itemsize
     if budget_bytes is not None and smallest > budget_bytes:
         raise MemoryLimitError(

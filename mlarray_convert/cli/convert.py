@@ -18,7 +18,7 @@ from mlarray_convert.batch import Ended, Event, Found, run_request
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ConvertView
 from mlarray_convert.report import Report, case_fields, json_lines
-from mlarray_convert.request import IfExists, Verify, make_request
+from mlarray_convert.request import IfExists, IrregularSlices, Verify, make_request
 from mlarray_convert.run import Outcome
 
 _TARGETS = [row.name for row in all_formats() if row.writes]
@@ -44,6 +44,13 @@ _TARGETS = [row.name for row in all_formats() if row.writes]
               help="Which image of files that hold several; also FILE@NAME as an input.")  # fmt: skip
 @click.option("--axes", metavar="NAMES", help="Names of the axes, such as czyx, for files that do not state them.")
 @click.option("--spacing", metavar="N|N,N,N", help="Spacing in millimetres, for files that do not state it.")
+@click.option("--slice-tolerance", type=float, metavar="X", default=0.01, show_default=True,
+              help="DICOM: how uneven the steps between slices may be, as a part of the median step.")  # fmt: skip
+@click.option("--orientation-tolerance", type=float, metavar="X", default=1e-4, show_default=True,
+              help="DICOM: how far direction cosines of the slices of one volume may differ.")  # fmt: skip
+@click.option("--irregular-slices", type=click.Choice([one.value for one in IrregularSlices]), default="refuse",
+              show_default=True, help="DICOM: what becomes of series with gaps; keep marks the spacing unknown.")  # fmt: skip
+@click.option("--keep-private", is_flag=True, help="DICOM: keep all header fields, names of persons too.")
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")
