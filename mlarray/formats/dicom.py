@@ -188,6 +188,8 @@ def _items(named: dict[str, Volume]) -> tuple[Item, ...]:
 
 def _refuse_none(path: Path, found: Survey, named: dict[str, Volume]) -> None:
     """Raise where there is nothing to choose from; say what there is instead."""
+    if found.damaged and not path.is_dir():
+        raise FormatError(found.damaged[0][1])
     if found.damaged:
         raise FormatError(f"{len(found.damaged)} files of {path} cannot be read, the first: {found.damaged[0][1]}")
     if not named:

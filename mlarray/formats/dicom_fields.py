@@ -128,6 +128,7 @@ TAGS = (*(tag for tag, _ in FIELDS.values()), MODALITY_LUT, SHARED_GROUPS, FRAME
 
 _BINARY = {"US": "H", "SS": "h", "UL": "I", "SL": "i", "FL": "f", "FD": "d"}
 _PRINTABLE = re.compile(r"[ -\[\]-~]{1,64}")
+_CODE = re.compile(r"[A-Z0-9_ ]{1,16}|[0-9.]{1,64}")
 _LONGEST_LIST = 64
 _LONGEST_PRIVATE = 1024
 
@@ -207,7 +208,8 @@ def kept_fields(dataset: Any) -> dict[str, object]:
         found = values_of(dataset, name)[:_LONGEST_LIST]
         if not found or (isinstance(found[0], float) and not all(math.isfinite(float(v)) for v in found)):
             continue
-        if kind in ("CS", "LO", "SH") and not all(_PRINTABLE.fullmatch(str(value)) for value in found):
+        allowed = {"CS": _CODE, "LO": _PRINTABLE, "SH": _PRINTABLE}.get(kind)
+        if allowed is not None and not all(allowed.fullmatch(str(value)) for value in found):
             continue
         kept[name] = found[0] if len(found) == 1 else list(found)
     return kept
@@ -230,6 +232,15 @@ def private_fields(dataset: Any) -> dict[str, object]:
         if read:
             found[name] = read[0] if len(read) == 1 else list(read)
     return found
+
+
+def code_of(dataset: Any, name: str) -> str:
+    """Return the first value of a field of codes, or ``"unreadable"`` for anything that is no code (PS3.5, 6.2: CS, UI).
+
+    What a damaged header has in such a place may be a name; codes are shown to users.
+    """
+    text = text_of(dataset, name)
+    return text if not text or _CODE.fullmatch(text) else "unreadable"
 
 
 def uid_name(uid: str) -> str:

@@ -18,12 +18,12 @@ from mlarray.formats.dicom_fields import (
     MODALITY_LUT,
     PIXEL_TAGS,
     TAGS,
+    code_of,
     element_of,
     integer_of,
     kept_fields,
     private_fields,
     text_of,
-    texts_of,
     uid_name,
 )
 
@@ -149,8 +149,8 @@ class NotImage:
 def looks_like_dicom(path: Path) -> bool:
     """Tell whether a file begins as DICOM files do: with the marker of PS3.10, or with a data set that has none.
 
-    Of the latter only those are taken that start with group 0008 in little endian without value representations, as
-    data sets were sent before files had a marker.
+    Of the latter only those are taken that start with group 0008 in little endian, as data sets were stored before files had
+    a marker; the header then has to name the class of an image.
     """
     try:
         with path.open("rb") as file:
@@ -199,7 +199,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
                 file, stop_before_pixels=True, force=is_bare, specific_tags=None if everything else list(TAGS),
                 defer_size=None if not everything else 4096,
             )  # fmt: skip
-            if text_of(dataset.file_meta, "TransferSyntaxUID") == DEFLATED:
+            if code_of(dataset.file_meta, "TransferSyntaxUID") == DEFLATED:
                 return dataset, _pixel_tag(dataset), 0, 0
             is_implicit, is_little = dataset.original_encoding
             return dataset, *_pixel_place(file, bool(is_implicit), bool(is_little))
@@ -231,7 +231,7 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
     """
     status = path.stat()
     dataset, tag, offset, length = read_dataset(path, everything=keep_private)
-    sop_class = text_of(dataset, "SOPClassUID") or text_of(dataset.file_meta, "MediaStorageSOPClassUID")
+    sop_class = code_of(dataset, "SOPClassUID") or code_of(dataset.file_meta, "MediaStorageSOPClassUID")
     if tag == 0 or sop_class == DIRECTORY_CLASS:
         if not sop_class.startswith("1.2.840."):
             raise FormatError(f"{path} is a DICOM file without pixels and without a SOP class.")
@@ -275,7 +275,7 @@ def _class_name(sop_class: str) -> str:
 
 def _pixels(path: Path, dataset: Any, tag: int, offset: int, length: int) -> Pixels:
     is_implicit, is_little = dataset.original_encoding
-    stated = text_of(dataset.file_meta, "TransferSyntaxUID")
+    stated = code_of(dataset.file_meta, "TransferSyntaxUID")
     syntax = stated or (IMPLICIT_LITTLE if is_implicit else EXPLICIT_LITTLE if is_little else EXPLICIT_BIG)
     rows, columns = integer_of(dataset, "Rows"), integer_of(dataset, "Columns")
     allocated = integer_of(dataset, "BitsAllocated")
@@ -299,16 +299,18 @@ def _pixels(path: Path, dataset: Any, tag: int, offset: int, length: int) -> Pix
         integer_of(dataset, "HighBit", stored - 1),
         integer_of(dataset, "PixelRepresentation") == 1,
         bool(is_little),
-        (texts_of(dataset, "PhotometricInterpretation") or ("MONOCHROME2",))[0],
+        code_of(dataset, "PhotometricInterpretation") or "MONOCHROME2",
     )
 
 
 def _is_bare(head: bytes) -> bool:
-    """Tell whether these are the first bytes of a data set without a marker: group 0008, and a sensible length."""
+    """Tell whether these are the first bytes of a data set without a marker: group 0008, and a sensible length or type."""
     if len(head) < 8:
         return False
     group, element, length = struct.unpack("<HHI", head[:8])
-    return group == _FIRST_GROUP and element <= _LAST_FIRST_ELEMENT and length <= 1024
+    if group != _FIRST_GROUP or element > _LAST_FIRST_ELEMENT:
+        return False
+    return length <= 1024 or head[4:6] in (b"CS", b"UI", b"UL", b"DA", b"SH")
 
 
 def _pixel_tag(dataset: Any) -> int:

@@ -187,7 +187,10 @@ def uneven(positions: Any, normal: Vector, tolerance: float) -> str | None:
 
 
 def _median_step(positions: Any) -> Vector:
-    return np.asarray(np.median(np.diff(positions, axis=0), axis=0), dtype=np.float64)
+    """Return the step of median length; of two in the middle the shorter, as gaps are what makes steps longer."""
+    steps = np.diff(positions, axis=0)
+    order = np.argsort(np.linalg.norm(steps, axis=1), kind="stable")
+    return np.asarray(steps[order[(len(order) - 1) // 2]], dtype=np.float64)
 
 
 def _assumed_step(frame: Frame, notes: list[Note]) -> float:
