@@ -20,8 +20,8 @@ from pathlib import Path, PurePath, PurePosixPath
 from typing import Any
 
 from mlarray.errors import MLArrayError, UsageError
-from mlarray.formats.items import item_path, join_item, split_item
 from mlarray.formats.dicom import Survey, survey
+from mlarray.formats.items import item_path, join_item, split_item
 from mlarray.formats.registry import format_of_name, is_folder_image, is_series_file, items_of, split_suffix
 from mlarray.storage.publish import is_part
 from mlarray_convert.request import Request

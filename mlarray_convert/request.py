@@ -106,7 +106,7 @@ class Request:
     item: str | None = None
     axes: str | None = None
     spacing: tuple[float, ...] | None = None
-    series: SeriesOptions = SeriesOptions()
+    series: SeriesOptions = field(default_factory=SeriesOptions)
 
     def __post_init__(self) -> None:
         if not self.inputs:

@@ -18,7 +18,8 @@ import numpy as np
 from mlarray.axes import Axis
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import SeriesOptions, distances_of, levels_of, uneven, normal_of, mean_orientation
+from mlarray.formats.dicom_geometry import distances_of, levels_of, mean_orientation, normal_of, uneven
+from mlarray.formats.series import SeriesOptions
 
 _EVEN = 0.01  # of the median: how equal the steps of a time axis have to be to be one number
 

@@ -93,7 +93,6 @@ USED: Mapping[str, tuple[int, str]] = {
     "AcquisitionDateTime": (0x0008002A, "DT"),
     "AcquisitionTime": (0x00080032, "TM"),
     "PatientID": (0x00100020, "LO"),
-    "PatientName": (0x00100010, "PN"),
     "DiffusionGradientOrientation": (0x00189089, "FD"),
     "SiemensTileCount": (0x0019100A, "US"),
     "SiemensBValue": (0x0019100C, "IS"),
@@ -106,7 +105,6 @@ USED: Mapping[str, tuple[int, str]] = {
     "InstanceNumber": (0x00200013, "IS"),
     "ImagePositionPatient": (0x00200032, "DS"),
     "ImageOrientationPatient": (0x00200037, "DS"),
-    "FrameOfReferenceUID": (0x00200052, "UI"),
     "SamplesPerPixel": (0x00280002, "US"),
     "NumberOfFrames": (0x00280008, "IS"),
     "Rows": (0x00280010, "US"),
@@ -148,14 +146,12 @@ def values_of(dataset: Any, name: str) -> tuple[Value, ...]:
     if element is None:
         return ()
     stated = str(element.VR) if element.VR else kind
-    if stated not in _BINARY and kind in _BINARY and stated not in ("UN", "OB", "OW"):
-        kind = stated
-    elif stated in _BINARY:
+    if stated in _BINARY or (kind in _BINARY and stated not in ("UN", "OB", "OW")):
         kind = stated
     value = element.value
     if isinstance(value, bytes):
         little = getattr(element, "is_little_endian", True)
-        return _binary(value, kind, little) if kind in _BINARY else _text(value, kind)
+        return _binary(value, kind, is_little=little) if kind in _BINARY else _text(value, kind)
     if value is None:
         return ()
     several = value if isinstance(value, (list, tuple)) or type(value).__name__ == "MultiValue" else [value]
@@ -228,7 +224,11 @@ def private_fields(dataset: Any) -> dict[str, object]:
         kind = str(element.VR or "")
         if kind in ("SQ", "OB", "OW", "UN", "OF", "OD", "OL") and kind != "":
             continue
-        read = _binary(element.value, kind, element.is_little_endian) if kind in _BINARY else _text(element.value, "LT")
+        read = (
+            _binary(element.value, kind, is_little=element.is_little_endian)
+            if kind in _BINARY
+            else _text(element.value, "LT")
+        )
         if read:
             found[name] = read[0] if len(read) == 1 else list(read)
     return found
@@ -251,7 +251,7 @@ def uid_name(uid: str) -> str:
     return str(UID(uid, validation_mode=IGNORE).name) if uid else "unknown"
 
 
-def _binary(value: bytes, kind: str, is_little: bool) -> tuple[Value, ...]:
+def _binary(value: bytes, kind: str, *, is_little: bool) -> tuple[Value, ...]:
     size = struct.calcsize(_BINARY[kind])
     count = len(value) // size
     return struct.unpack(f"{'<' if is_little else '>'}{count}{_BINARY[kind]}", value[: count * size])

@@ -35,6 +35,8 @@ DEFLATED = "1.2.840.10008.1.2.1.99"
 NATIVE = (IMPLICIT_LITTLE, EXPLICIT_LITTLE, EXPLICIT_BIG)
 DIRECTORY_CLASS = "1.2.840.10008.1.3.10"
 _UNDEFINED = 0xFFFFFFFF
+_SERIES_FIELDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+_NO_NUMBER = -(1 << 31)
 _LONG_VRS = (b"OB", b"OW", b"OF", b"OD", b"UN", b"OL", b"OV")
 _FIRST_GROUP, _LAST_FIRST_ELEMENT = 0x0008, 0x0070  # of a data set without a preamble
 
@@ -98,8 +100,8 @@ class Instance:
         The file.
     sop_class, uid : str
         SOP class and instance; the instance is used to find copies and never shown.
-    series : tuple of str
-        What says that two files are of one series; never shown.
+    series : tuple of 3 str
+        Patient, study and series, which say that two files are of one; never shown.
     number : int or None
         The series number.
     order : int
@@ -202,7 +204,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
             if code_of(dataset.file_meta, "TransferSyntaxUID") == DEFLATED:
                 return dataset, _pixel_tag(dataset), 0, 0
             is_implicit, is_little = dataset.original_encoding
-            return dataset, *_pixel_place(file, bool(is_implicit), bool(is_little))
+            return dataset, *_pixel_place(file, is_implicit=bool(is_implicit), is_little=bool(is_little))
     except FormatError:
         raise
     except InvalidDicomError as error:
@@ -239,16 +241,14 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
     is_marked = bool(dataset.file_meta) or dataset.preamble is not None
     if not is_marked and not _class_name(sop_class).endswith("Storage"):
         raise FormatError(f"{path} has no DICM marker and no SOP class of an image: it is not taken for DICOM.")
-    series = tuple(
-        text_of(dataset, name) for name in ("PatientID", "PatientName", "StudyInstanceUID", "SeriesInstanceUID", "FrameOfReferenceUID")
-    )  # fmt: skip
-    number = integer_of(dataset, "SeriesNumber", -(1 << 31))
+    series = tuple(text_of(dataset, name) for name in _SERIES_FIELDS)
+    number = integer_of(dataset, "SeriesNumber", _NO_NUMBER)
     return Instance(
         path,
         sop_class,
         text_of(dataset, "SOPInstanceUID"),
         series,
-        None if number == -(1 << 31) else number,
+        None if number == _NO_NUMBER else number,
         integer_of(dataset, "InstanceNumber"),
         _pixels(path, dataset, tag, offset, length),
         kept_fields(dataset),
@@ -318,7 +318,7 @@ def _pixel_tag(dataset: Any) -> int:
     return next(iter(PIXEL_TAGS)) if integer_of(dataset, "Rows") and integer_of(dataset, "Columns") else 0
 
 
-def _pixel_place(file: BinaryIO, is_implicit: bool, is_little: bool) -> tuple[int, int, int]:
+def _pixel_place(file: BinaryIO, *, is_implicit: bool, is_little: bool) -> tuple[int, int, int]:
     """Return tag, offset and length of the pixel value at which pydicom stopped; tag 0 where it came to the end."""
     order = "<" if is_little else ">"
     start = file.tell()

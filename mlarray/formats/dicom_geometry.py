@@ -50,7 +50,7 @@ class Placement:
     offsets: tuple[float, ...] = ()
 
 
-def normal_of(orientation: Sequence[float]) -> Vector:
+def normal_of(orientation: Vector) -> Vector:
     """Return the unit normal of a plane: row direction cross column direction."""
     normal = np.cross(orientation[:3], orientation[3:])
     return np.asarray(normal / np.linalg.norm(normal), dtype=np.float64)

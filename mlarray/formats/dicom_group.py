@@ -19,8 +19,9 @@ from mlarray.errors import FormatError
 from mlarray.formats.dicom_arrange import Arranged, arrange
 from mlarray.formats.dicom_file import Instance, class_name
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import Placement, SeriesOptions, check_orientation, place
+from mlarray.formats.dicom_geometry import Placement, check_orientation, place
 from mlarray.formats.dicom_pixels import holds_frames, same_pixels, stored_dtype, value_dtype
+from mlarray.formats.series import SeriesOptions
 from mlarray.geometry import Geometry
 from mlarray.sources.base import Note
 
@@ -123,8 +124,8 @@ def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
     series: dict[tuple[str, ...], list[Read]] = {}
     for read in sorted(reads, key=_content_order):
         instance = read.instance
-        key = instance.series[:1] + instance.series[2:4]
-        if not instance.series[3]:
+        key = instance.series
+        if not instance.series[2]:
             key = (*key, str(instance.path.parent), str(instance.number))
         series.setdefault(key, []).append(read)
     found: list[Volume] = []
@@ -288,7 +289,7 @@ def _finished(
                 f.intercept,
             )
             for f in frames
-        }  # noqa: E501
+        }
         dtype = value_dtype(sorted(ranges, key=str))
     except FormatError as error:
         return _refused(frames, error.message, error.hint or "")

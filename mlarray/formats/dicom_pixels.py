@@ -13,7 +13,7 @@ import tempfile
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -30,6 +30,9 @@ _GDCM = frozenset(
 )
 _RLE = "1.2.840.10008.1.2.5"
 _COPY_PIECE = 1 << 20
+
+
+Kind: TypeAlias = tuple[np.dtype[Any], int, bool, float, float]
 
 
 def stored_dtype(pixels: Pixels) -> np.dtype[Any]:
@@ -49,7 +52,7 @@ def stored_dtype(pixels: Pixels) -> np.dtype[Any]:
     return np.dtype(f"{'i' if pixels.is_signed else 'u'}{pixels.allocated // 8}")
 
 
-def value_dtype(kinds: Sequence[tuple[np.dtype[Any], int, bool, float, float]]) -> np.dtype[Any]:
+def value_dtype(kinds: Sequence[Kind]) -> np.dtype[Any]:
     """Return the smallest type that holds the values of all frames.
 
     Parameters
@@ -61,30 +64,24 @@ def value_dtype(kinds: Sequence[tuple[np.dtype[Any], int, bool, float, float]]) 
     """
     if all(slope == 1 and intercept == 0 for *_, slope, intercept in kinds) and len({kind[0] for kind in kinds}) == 1:
         return kinds[0][0]
-    if any(dtype.kind == "f" for dtype, *_ in kinds):
-        return np.dtype(np.result_type(np.float32, *(dtype for dtype, *_ in kinds if dtype.kind == "f")))
-    ranges = [_value_range(*kind) for kind in kinds]
-    if all(float(slope).is_integer() and float(intercept).is_integer() for *_, slope, intercept in kinds):
-        low, high = min(r[0] for r in ranges), max(r[1] for r in ranges)
-        first = kinds[0][0] if len({kind[0] for kind in kinds}) == 1 else None
-        for candidate in ([first] if first is not None else []) + [np.dtype(name) for name in ("i2", "i4", "i8")]:
+    is_whole = all(float(slope).is_integer() and float(intercept).is_integer() for *_, slope, intercept in kinds)
+    if is_whole and all(dtype.kind in "iu" for dtype, *_ in kinds):
+        ranges = [_value_range(kind) for kind in kinds]
+        low, high = min(least for least, _ in ranges), max(most for _, most in ranges)
+        same = [kinds[0][0]] if len({kind[0] for kind in kinds}) == 1 else []
+        for candidate in (*same, *map(np.dtype, ("i2", "i4", "i8"))):
             limits = np.iinfo(candidate)
             if limits.min <= low and high <= limits.max:
                 return candidate
         return np.dtype(np.float64)
-    return max((scaled_dtype(dtype, slope, intercept) for dtype, _, _, slope, intercept in kinds), key=_width)
+    # result_type widens float32 beside wide integers to float64, so that no slice loses what it has.
+    return np.dtype(np.result_type(*(scaled_dtype(dtype, slope, intercept) for dtype, _, _, slope, intercept in kinds)))
 
 
-def _width(dtype: np.dtype[Any]) -> tuple[bool, int]:
-    return dtype.kind == "f", dtype.itemsize
-
-
-def _value_range(
-    dtype: np.dtype[Any], stored: int, is_signed: bool, slope: float, intercept: float
-) -> tuple[float, float]:
+def _value_range(kind: Kind) -> tuple[int, int]:
+    """Return the least and the greatest value of a kind of frame with whole slope and intercept."""
+    _, stored, is_signed, slope, intercept = kind
     low, high = (-(1 << (stored - 1)), (1 << (stored - 1)) - 1) if is_signed else (0, (1 << stored) - 1)
-    if not (float(slope).is_integer() and float(intercept).is_integer()):
-        return low * slope + intercept, high * slope + intercept
     ends = (low * int(slope) + int(intercept), high * int(slope) + int(intercept))
     return min(ends), max(ends)
 
@@ -112,7 +109,8 @@ def holds_frames(instance: Instance) -> None:
         there = min(pixels.length, instance.size - pixels.offset)
         if there < needed:
             raise FormatError(
-                f"{instance.path} is cut off: its {pixels.frames} frames need {needed} bytes of pixels, {max(0, there)} are there.",
+                f"{instance.path} is cut off: its {pixels.frames} frames need {needed} bytes of pixels, "
+                f"{max(0, there)} are there.",
                 hint="Copy or export it again.",
             )
         return

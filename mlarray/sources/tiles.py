@@ -114,9 +114,9 @@ def plan_tiles(
             tile[axis] = whole[axis]
         reason = "whole chunk rows in storage order" if access is Access.SLAB else "whole chunks"
     if access is Access.REGION and grain is not None:
-        wider = [min(n, -(-max(t, g) // t) * t) for t, g, n in zip(tile, grain, whole, strict=True)]
-        if wider != tile and (budget_bytes is None or math.prod(wider) * itemsize <= budget_bytes):
-            tile, reason = wider, "whole chunks that cover what the source decodes at once"
+        covering = [min(n, -(-max(t, g) // t) * t) for t, g, n in zip(tile, grain, whole, strict=True)]
+        if covering != tile and (budget_bytes is None or math.prod(covering) * itemsize <= budget_bytes):
+            tile, reason = covering, "whole chunks that cover what the source decodes at once"
     smallest = math.prod(tile) * itemsize
     if budget_bytes is not None and smallest > budget_bytes:
         raise MemoryLimitError(

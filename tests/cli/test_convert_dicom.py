@@ -36,7 +36,13 @@ def marked(array: Any, **fields: Any) -> Dataset:
     data = dataset(array, **fields)
     for tag, (kind, _, _, _, keyword) in DicomDictionary.items():
         group = tag >> 16
-        if kind not in _BY_KIND or keyword in KEPT or keyword in _NEEDED or group in (0, 2, 4, 0x0028, 0x5200) or not keyword:
+        if (
+            kind not in _BY_KIND
+            or keyword in KEPT
+            or keyword in _NEEDED
+            or group in (0, 2, 4, 0x0028, 0x5200)
+            or not keyword
+        ):
             continue
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -98,7 +104,9 @@ def test_keep_private_keeps_everything(tmp_path: Path) -> None:
     assert (private["PatientName"], private["StudyDate"]) == ("PHIMARK^N", "19991231")
 
 
-def test_a_tree_gives_a_case_per_volume_and_names_what_is_left_out(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_a_tree_gives_a_case_per_volume_and_names_what_is_left_out(
+    tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
     top = tmp_path / "in"
     stack(top / "p1", (0, 2, 4), series="1.2.3.4", SeriesNumber=2)
     stack(top / "p1", (0, 3, 6), ["x", "y", "z"], series="1.2.3.5", SeriesNumber=7)

@@ -92,7 +92,9 @@ def stack(folder: Path, positions: Sequence[float], names: Sequence[str] | None 
     return paths
 
 
-def enhanced(path: Path, arrays: Any, groups: Sequence[Mapping[str, Any]], shared: Mapping[str, Any], **fields: Any) -> Path:
+def enhanced(
+    path: Path, arrays: Any, groups: Sequence[Mapping[str, Any]], shared: Mapping[str, Any], **fields: Any
+) -> Path:
     """Write an enhanced multi-frame file; groups are given as {sequence keyword: {keyword: value}}."""
     arrays = np.asarray(arrays)
     nowhere = dict.fromkeys(("ImagePositionPatient", "ImageOrientationPatient", "PixelSpacing"))
