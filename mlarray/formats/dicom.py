@@ -14,9 +14,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from mlarray.errors import FormatError
-from mlarray.formats.dicom_file import Instance, NotImage, class_name, looks_like_dicom, read_instance
+from mlarray.formats.dicom_file import HEADER_BYTES, Instance, NotImage, class_name, looks_like_dicom, read_instance
 from mlarray.formats.dicom_frames import frames_of, is_mosaic, plain_frame
 from mlarray.formats.dicom_group import Read, Volume, volumes_of
+from mlarray.formats.dicom_pixels import DEFLATE_LIMIT, holds_frames
 from mlarray.formats.dicom_source import DicomSource
 from mlarray.formats.items import Item, listed, pick_item
 from mlarray.formats.registry import format_of_name
@@ -103,24 +104,54 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
     """
     settings = options if options is not None else SeriesOptions()
     reads: list[Read] = []
-    skipped: Counter[str] = Counter()
-    damaged: list[tuple[Path, str]] = []
-    strangers = 0
+    others: list[NotImage] = []
+    strangers: list[Path] = []
+    damaged: dict[Path, str] = {}
     for path in paths:
-        if format_of_name(path) is None and not looks_like_dicom(path):
-            strangers += 1
-            continue
         try:
+            if not _is_candidate(path):
+                strangers.append(path)
+                continue
             read = _read(path, keep_private=settings.keep_private)
         except (FormatError, OSError) as error:
-            damaged.append((path, str(error)))
+            damaged[path] = str(error)
             continue
         if isinstance(read, NotImage):
-            skipped[read.kind] += 1
+            others.append(read)
         else:
             reads.append(read)
-    volumes = volumes_of(reads, settings)
-    return Survey(tuple(volumes), tuple(sorted(skipped.items())), tuple(sorted(damaged)), strangers)
+    damaged |= _remains(reads, others, strangers)
+    kinds = Counter(other.kind for other in others if other.path not in damaged)
+    count = sum(path not in damaged for path in strangers)
+    return Survey(
+        tuple(volumes_of(reads, settings)), tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count
+    )
+
+
+def _remains(reads: list[Read], others: list[NotImage], strangers: list[Path]) -> dict[Path, str]:
+    """Return what is left of slices by a copy that broke off: without it their volume would just be a bit shorter.
+
+    An image of a series of images that ends before its pixels; and beside images, a file without a suffix that is too short to
+    have a header.
+    """
+    series = {read.instance.series for read in reads}
+    folders = {read.instance.path.parent for read in reads}
+    found = {
+        other.path: f"{other.path} ends before its pixels, which other files of its series have."
+        for other in others
+        if other.is_image and other.series in series
+    }
+    for path in strangers:
+        has_suffix = path.suffix not in ("", ".") and not path.suffix[1:].isdigit()
+        if path.parent in folders and not has_suffix and path.stat().st_size < HEADER_BYTES:
+            found[path] = f"{path} lies among DICOM files and is too short to be one: {path.stat().st_size} bytes."
+    return found
+
+
+def _is_candidate(path: Path) -> bool:
+    """Tell whether a file is to be read: by its suffix, or without a known one by its first bytes."""
+    row = format_of_name(path)
+    return row.series if row is not None else looks_like_dicom(path)
 
 
 def files_below(folder: Path) -> Iterator[Path]:
@@ -142,8 +173,15 @@ def files_below(folder: Path) -> Iterator[Path]:
 def holds_images(path: Path) -> bool:
     """Tell whether a file, or one in a folder or below it, is a DICOM file, by its first bytes."""
     if path.is_dir():
-        return any(map(looks_like_dicom, files_below(path)))
-    return path.is_file() and looks_like_dicom(path)
+        return any(map(_begins_like_dicom, files_below(path)))
+    return path.is_file() and _begins_like_dicom(path)
+
+
+def _begins_like_dicom(path: Path) -> bool:
+    try:
+        return looks_like_dicom(path)
+    except OSError:
+        return False
 
 
 def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
@@ -152,10 +190,28 @@ def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
         return found
     instance, dataset = found
     problem = _problem(instance)
+    if not problem and instance.pixels.frames > 1:
+        problem = _too_many_frames(instance)
     if not problem and is_mosaic(instance, dataset):
         problem = "It is a Siemens mosaic, many slices as tiles of one picture; dcm2niix unfolds it"
-    frames = (plain_frame(instance, dataset),) if problem else frames_of(instance, dataset)
+    try:
+        frames = (plain_frame(instance, dataset),) if problem else frames_of(instance, dataset)
+    except FormatError as error:
+        raise FormatError(f"{path}: {error.message}", hint=error.hint) from error
     return Read(instance, frames, problem)
+
+
+def _too_many_frames(instance: Instance) -> str:
+    """Tell whether a file states more frames than it can hold, before a value is made for each of them."""
+    try:
+        holds_frames(instance)
+    except FormatError as error:
+        return error.message
+    most = instance.size if instance.pixels.length < 0 else instance.size * DEFLATE_LIMIT
+    frames = instance.pixels.frames
+    return (
+        f"{instance.path} states {frames} frames, more than its {instance.size} bytes can hold" if frames > most else ""
+    )
 
 
 def _problem(instance: Instance) -> str:

@@ -28,6 +28,7 @@ from mlarray.formats.dicom_fields import (
 )
 
 MAGIC, MAGIC_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
+HEADER_BYTES = MAGIC_AT + len(MAGIC)
 IMPLICIT_LITTLE = "1.2.840.10008.1.2"
 EXPLICIT_LITTLE = "1.2.840.10008.1.2.1"
 EXPLICIT_BIG = "1.2.840.10008.1.2.2"
@@ -142,10 +143,16 @@ class NotImage:
         The file.
     kind : str
         Name of its SOP class.
+    is_image : bool
+        Whether that is a class of images.
+    series : tuple of 3 str
+        As for :class:`Instance`.
     """
 
     path: Path
     kind: str
+    is_image: bool = False
+    series: tuple[str, ...] = ()
 
 
 def looks_like_dicom(path: Path) -> bool:
@@ -154,11 +161,8 @@ def looks_like_dicom(path: Path) -> bool:
     Of the latter only those are taken that start with group 0008 in little endian, as data sets were stored before files had
     a marker; the header then has to name the class of an image.
     """
-    try:
-        with path.open("rb") as file:
-            head = file.read(MAGIC_AT + len(MAGIC))
-    except OSError:
-        return False
+    with path.open("rb") as file:
+        head = file.read(HEADER_BYTES)
     return head[MAGIC_AT:] == MAGIC or _is_bare(head)
 
 
@@ -192,7 +196,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
     try:
         with warnings.catch_warnings(), path.open("rb") as file:
             warnings.simplefilter("ignore")  # pydicom's warnings quote header values
-            head = file.read(MAGIC_AT + len(MAGIC))
+            head = file.read(HEADER_BYTES)
             file.seek(0)
             is_bare = head[MAGIC_AT:] != MAGIC
             if is_bare and not _is_bare(head):
@@ -237,7 +241,10 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
     if tag == 0 or sop_class == DIRECTORY_CLASS:
         if not sop_class.startswith("1.2.840."):
             raise FormatError(f"{path} is a DICOM file without pixels and without a SOP class.")
-        return NotImage(path, _kind_without_pixels(sop_class))
+        kind = class_name(sop_class)
+        is_image = kind.endswith("Image")
+        series = tuple(text_of(dataset, name) for name in _SERIES_FIELDS)
+        return NotImage(path, f"{kind} without pixels" if is_image else kind, is_image, series)
     is_marked = bool(dataset.file_meta) or dataset.preamble is not None
     if not is_marked and not _class_name(sop_class).endswith("Storage"):
         raise FormatError(f"{path} has no DICM marker and no SOP class of an image: it is not taken for DICOM.")
@@ -262,11 +269,6 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
 def class_name(sop_class: str) -> str:
     """Return what a SOP class is called, for people; without the words that all of them have."""
     return _class_name(sop_class).removesuffix(" Storage")
-
-
-def _kind_without_pixels(sop_class: str) -> str:
-    kind = class_name(sop_class)
-    return f"{kind} without pixels" if kind.endswith("Image") else kind
 
 
 def _class_name(sop_class: str) -> str:

@@ -7,6 +7,7 @@ offsets along its normal (C.8.8.3.2). All of them become the same value, a :clas
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -147,7 +148,7 @@ def _enhanced_frames(plain: Frame, dataset: Any, groups: list[Any]) -> tuple[Fra
     instance = plain.instance
     if len(groups) != instance.pixels.frames:
         raise FormatError(
-            f"{instance.path} has {instance.pixels.frames} frames, but {len(groups)} items that describe them."
+            f"{instance.pixels.frames} frames are stated, and {len(groups)} items describe them: the header is damaged."
         )
     shared = _macros((_items(dataset, SHARED_GROUPS) or [None])[0])
     return tuple(_enhanced_frame(plain, index, {**shared, **_macros(group)}) for index, group in enumerate(groups))
@@ -194,17 +195,32 @@ def _macros(group: Any) -> dict[str, Any]:
 
 def _items(dataset: Any, tag: int) -> list[Any]:
     """Return the items of a sequence; none where there is no such sequence or it cannot be read."""
-    if element_of(dataset, tag) is None:
-        return []
-    value = dataset[tag].value
+    value = _converted(dataset, tag)
     return list(value) if value is not None and not isinstance(value, (bytes, str)) else []
 
 
-def _one_number(dataset: Any, tag: int) -> float | None:
+def _converted(dataset: Any, tag: int) -> Any | None:
+    """Return the value of an element that pydicom has to convert: a sequence, or a number of a tag not listed here.
+
+    Raises
+    ------
+    FormatError
+        When it cannot; pydicom raises errors of many kinds, with words from the header.
+    """
     if element_of(dataset, tag) is None:
         return None
     try:
-        number = float(dataset[tag].value)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return dataset[tag].value
+    except Exception as error:
+        text = f"The element ({tag >> 16:04X},{tag & 0xFFFF:04X}) is damaged ({type(error).__name__})."
+        raise FormatError(text, hint="Export it again.") from None
+
+
+def _one_number(dataset: Any, tag: int) -> float | None:
+    try:
+        number = float(_converted(dataset, tag))  # type: ignore[arg-type]
     except (TypeError, ValueError):
         return None
     return number if math.isfinite(number) else None

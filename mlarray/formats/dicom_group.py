@@ -59,6 +59,8 @@ class Volume:
         Technical fields.
     problem, hint : str
         Why it cannot be read, and what to do; empty where it can.
+    modality : str
+        Kind of scanner.
     """
 
     name: str
@@ -72,6 +74,7 @@ class Volume:
     header: dict[str, object] = field(default_factory=dict)
     problem: str = ""
     hint: str = ""
+    modality: str = "DICOM"
 
     @property
     def files(self) -> tuple[Path, ...]:
@@ -86,10 +89,9 @@ class Volume:
     @property
     def title(self) -> str:
         """What it is, for people."""
-        modality = self.frames[0].instance.kept.get("Modality", "DICOM")
         if self.problem:
-            return f"{modality}, cannot be read"
-        return f"{self.dtype} {' x '.join(map(str, self.shape))}, {modality}"
+            return f"{self.modality}, cannot be read"
+        return f"{self.dtype} {' x '.join(map(str, self.shape))}, {self.modality}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -306,7 +308,8 @@ def _finished(
             )
         )
     header = {**_common(frames), **extra}
-    return Volume("", _home(frames), frames, shape, axes, dtype.name, geometry, tuple(told), header)
+    slim, modality = _without_headers(frames), str(frames[0].instance.kept.get("Modality", "DICOM"))
+    return Volume("", _home(frames), slim, shape, axes, dtype.name, geometry, tuple(told), header, modality=modality)
 
 
 def _common(frames: Sequence[Frame]) -> dict[str, object]:
@@ -327,8 +330,18 @@ def _common(frames: Sequence[Frame]) -> dict[str, object]:
 
 
 def _refused(frames: Sequence[Frame], problem: str, hint: str = "") -> Volume:
-    text = f"{problem[0].upper()}{problem[1:]}"
-    return Volume("", _home(frames), tuple(frames), problem=text if text.endswith(".") else f"{text}.", hint=hint)
+    text = problem if problem.endswith(".") else f"{problem}."
+    modality = str(frames[0].instance.kept.get("Modality", "DICOM"))
+    return Volume("", _home(frames), _without_headers(frames), problem=text, hint=hint, modality=modality)
+
+
+def _without_headers(frames: Sequence[Frame]) -> tuple[Frame, ...]:
+    """Return the frames with what is needed to read them: what goes to workers is small, and holds nothing of a person."""
+    bare: dict[Path, Instance] = {}
+    for frame in frames:
+        if frame.instance.path not in bare:
+            bare[frame.instance.path] = replace(frame.instance, uid="", series=(), kept={}, private={})
+    return tuple(replace(frame, instance=bare[frame.instance.path], keys={}) for frame in frames)
 
 
 def _without_copies(frames: list[Frame], notes: list[Note]) -> list[Frame]:

@@ -30,6 +30,8 @@ _GDCM = frozenset(
 )
 _RLE = "1.2.840.10008.1.2.5"
 _COPY_PIECE = 1 << 20
+_EXACT_IN_FLOAT32 = 1 << 24
+DEFLATE_LIMIT = 1032  # a deflate stream cannot grow more: 258 bytes from 2 bits (RFC 1951)
 
 
 Kind: TypeAlias = tuple[np.dtype[Any], int, bool, float, float]
@@ -74,8 +76,15 @@ def value_dtype(kinds: Sequence[Kind]) -> np.dtype[Any]:
             if limits.min <= low and high <= limits.max:
                 return candidate
         return np.dtype(np.float64)
-    # result_type widens float32 beside wide integers to float64, so that no slice loses what it has.
-    return np.dtype(np.result_type(*(scaled_dtype(dtype, slope, intercept) for dtype, _, _, slope, intercept in kinds)))
+    return np.dtype(np.result_type(*map(_float_dtype, kinds)))
+
+
+def _float_dtype(kind: Kind) -> np.dtype[Any]:
+    """Return the float type that keeps what a kind of frame has, beside others whose slope is not whole."""
+    dtype, _, _, slope, intercept = kind
+    if dtype.kind in "iu" and float(slope).is_integer() and float(intercept).is_integer():
+        return np.dtype(np.float32 if max(map(abs, _value_range(kind))) <= _EXACT_IN_FLOAT32 else np.float64)
+    return scaled_dtype(dtype, slope, intercept)
 
 
 def _value_range(kind: Kind) -> tuple[int, int]:
@@ -93,8 +102,6 @@ def holds_frames(instance: Instance) -> None:
     ------
     FormatError
         For a file that is cut off, or a transfer syntax that contradicts how the pixels are stored.
-    MissingDependencyError
-        Never: see :func:`check_decoder`.
     """
     pixels = instance.pixels
     stored_dtype(pixels)
@@ -155,10 +162,20 @@ def read_rows(instance: Instance, index: int, rows: slice) -> NDArray:
     size = height * width * kind.itemsize
     start = pixels.offset + (index * pixels.rows + rows.start) * width * kind.itemsize
     data = np.empty((height, width), kind)
-    with instance.path.open("rb", buffering=0) as file:
+    with _opened(instance) as file:
         file.seek(start)
         _fill(file, memoryview(data.reshape(-1).view(np.uint8)), instance.path, size)  # type: ignore[arg-type]
     return used_bits(data.astype(kind.newbyteorder("="), copy=False), pixels)
+
+
+def _opened(instance: Instance) -> BinaryIO:
+    """Open a file, unless it is no longer that of which the header was read: its pixels may be elsewhere now."""
+    file = instance.path.open("rb")
+    status = os.fstat(file.fileno())
+    if (status.st_size, status.st_mtime_ns) != (instance.size, instance.mtime_ns):
+        file.close()
+        raise FormatError(f"{instance.path} was changed after its header was read.", hint="Open the series again.")
+    return file
 
 
 def _fill(file: BinaryIO, buffer: memoryview, path: Path, size: int) -> None:
@@ -175,7 +192,7 @@ def _bit_rows(instance: Instance, index: int, rows: slice) -> NDArray:
     pixels = instance.pixels
     first = (index * pixels.rows + rows.start) * pixels.columns
     last = (index * pixels.rows + rows.stop) * pixels.columns
-    with instance.path.open("rb") as file:
+    with _opened(instance) as file:
         file.seek(pixels.offset + first // 8)
         packed = np.frombuffer(file.read((last + 7) // 8 - first // 8), np.uint8)
     bits = np.unpackbits(packed, bitorder="little")[first % 8 : first % 8 + last - first]
@@ -208,11 +225,11 @@ def decode(instance: Instance, index: int) -> NDArray:
     if pixels.syntax == DEFLATED:
         return _inflated(instance, index)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            decoder = _pydicom_decoder(pixels.syntax)
-            data = _by_pydicom(decoder, instance, index) if decoder is not None else _by_gdcm(instance, index)
-    except (OSError, MemoryError, MissingDependencyError):
+        decoder = _pydicom_decoder(pixels.syntax)
+        with _opened(instance) as file:
+            file.seek(pixels.offset)
+            data = _by_pydicom(decoder, file, pixels, index) if decoder is not None else _by_gdcm(file, pixels, index)
+    except (OSError, MemoryError, MissingDependencyError, FormatError):
         raise
     except Exception as error:
         # Decoders fail in ways of their own (struct, runtime, value errors of C libraries), all of them a damaged stream.
@@ -255,35 +272,29 @@ def same_pixels(one: Instance, other: Instance) -> bool:
     return True
 
 
-def _by_pydicom(decoder: Any, instance: Instance, index: int) -> NDArray:
-    pixels = instance.pixels
-    with instance.path.open("rb") as file:
-        file.seek(pixels.offset)
-        data, _ = decoder.as_array(
-            file,
-            index=index,
-            raw=True,
-            rows=pixels.rows,
-            columns=pixels.columns,
-            number_of_frames=pixels.frames,
-            samples_per_pixel=1,
-            photometric_interpretation="MONOCHROME2",
-            pixel_representation=int(pixels.is_signed),
-            bits_allocated=pixels.allocated,
-            bits_stored=pixels.stored,
-            pixel_keyword=pixels.keyword,
-        )
+def _by_pydicom(decoder: Any, file: BinaryIO, pixels: Pixels, index: int) -> NDArray:
+    data, _ = decoder.as_array(
+        file,
+        index=index,
+        raw=True,
+        rows=pixels.rows,
+        columns=pixels.columns,
+        number_of_frames=pixels.frames,
+        samples_per_pixel=1,
+        photometric_interpretation="MONOCHROME2",
+        pixel_representation=int(pixels.is_signed),
+        bits_allocated=pixels.allocated,
+        bits_stored=pixels.stored,
+        pixel_keyword=pixels.keyword,
+    )
     return np.asarray(data)
 
 
-def _by_gdcm(instance: Instance, index: int) -> NDArray:
+def _by_gdcm(file: BinaryIO, pixels: Pixels, index: int) -> NDArray:
     import SimpleITK as sitk
     from pydicom.encaps import get_frame
 
-    pixels = instance.pixels
-    with instance.path.open("rb") as file:
-        file.seek(pixels.offset)
-        stream = get_frame(file, index, number_of_frames=pixels.frames)
+    stream = get_frame(file, index, number_of_frames=pixels.frames)
     handle, name = tempfile.mkstemp(suffix=".dcm")
     os.close(handle)
     try:

@@ -597,6 +597,51 @@ def test_damaged_files_are_refused_and_never_crash(tmp_path: Path, damage: str) 
     assert any(told)
 
 
+def test_functional_groups_are_fuzzed_too(tmp_path: Path) -> None:
+    frames = [{"PlanePositionSequence": {"ImagePositionPatient": [0, 0, 3.0 * k]}} for k in range(3)]
+    shared = {"PlaneOrientationSequence": {"ImageOrientationPatient": list(AXIAL)}}
+    path = enhanced(tmp_path / "a.dcm", np.stack([plane(k) for k in range(3)]), frames, shared)
+    data = path.read_bytes()
+    rng = np.random.default_rng(9)
+    told = []
+    for _ in range(200):
+        broken = bytearray(data)
+        for place in rng.integers(len(data) // 2, len(data), 6):
+            broken[place] = int(rng.integers(0, 256))
+        path.write_bytes(bytes(broken))
+        told.append(refusal(path))
+    assert any(told)
+
+
+def test_more_frames_than_a_file_can_hold_cost_nothing(tmp_path: Path) -> None:
+    data = dataset(plane(1))
+    data.compress(RLELossless, generate_instance_uid=False)
+    data.NumberOfFrames = 2_000_000_000
+    data.save_as(tmp_path / "a", enforce_file_format=True)
+    with pytest.raises(FormatError, match="2000000000 frames, more than its"):
+        open_source(tmp_path / "a")
+
+
+def test_the_rest_of_a_copy_that_broke_off_is_named(tmp_path: Path) -> None:
+    paths = stack(tmp_path, range(6))
+    paths[5].write_bytes(paths[5].read_bytes()[:-10])
+    (volume,) = volumes(tmp_path)
+    assert "IM0005 is cut off" in volume.problem
+    paths[5].write_bytes(paths[5].read_bytes()[:-60])
+    paths[4].write_bytes(b"")
+    found = dicom.survey(dicom.files_below(tmp_path))
+    assert [path.name for path, _ in found.damaged] == ["IM0004", "IM0005"]
+    assert [why for _, why in found.damaged if "ends before its pixels" in why]
+
+
+def test_a_file_that_is_replaced_is_told(tmp_path: Path) -> None:
+    paths = stack(tmp_path, range(3))
+    source = only(tmp_path)
+    write(paths[1], plane(50, (4, 4), "int32"), ImagePositionPatient=[0, 0, 1])
+    with pytest.raises(FormatError, match="IM0001 was changed after its header was read"):
+        everything(source)
+
+
 def refusal(path: Path) -> str:
     """Return why a file is refused; an empty text where it is read."""
     try:
