@@ -122,12 +122,14 @@ def place(frames: Sequence[Frame], options: SeriesOptions) -> Placement:
     notes: list[Note] = []
     spacing = first.spacing
     offsets: tuple[float, ...] = ()
+    origin = positions[0]
     if len(frames) == 1:
         step = normal_of(orientation) * _assumed_step(first, notes)
     else:
         problem = uneven(positions, normal_of(orientation), options.spacing_tolerance)
-        step = (positions[-1] - positions[0]) / (len(frames) - 1)
-        if problem is not None:
+        if problem is None:
+            origin, step = _line(positions, normal_of(orientation), options.spacing_tolerance)
+        else:
             if not options.keep_irregular:
                 raise FormatError(problem, hint="--irregular-slices keep converts it with unknown slice spacing.")
             step = _median_step(positions)
@@ -139,7 +141,7 @@ def place(frames: Sequence[Frame], options: SeriesOptions) -> Placement:
     rows, columns = spacing or (1.0, 1.0)
     affine = np.eye(4)
     affine[:3, :3] = np.column_stack([step, column * rows, row * columns])
-    affine[:3, 3] = positions[0]
+    affine[:3, 3] = origin
     known = ALL_PARTS if spacing is not None and not offsets else frozenset({"origin", "direction"})
     try:
         geometry = Geometry(affine, "LPS", known)  # type: ignore[arg-type]
@@ -157,11 +159,14 @@ def place(frames: Sequence[Frame], options: SeriesOptions) -> Placement:
 def uneven(positions: Any, normal: Vector, tolerance: float) -> str | None:
     """Tell what is irregular in a stack of positions, shape (n, 3), in order; None where nothing is.
 
-    Steps are compared as vectors, so that a slice that is shifted within its plane counts too.
+    A stack is even when every step is near the median step, or every position near its place on an even line: the second is
+    what scanners give that round positions. Steps are vectors, so that a slice that is shifted within its plane counts too.
     """
     steps = np.diff(positions, axis=0)
     median = _median_step(positions)
     length = float(np.linalg.norm(median))
+    if _distance(positions, *_fitted_line(positions)) <= tolerance * length:
+        return None
     errors = np.linalg.norm(steps - median, axis=1)
     wrong = np.flatnonzero(errors > tolerance * length)
     if not wrong.size:
@@ -184,6 +189,37 @@ def uneven(positions: Any, normal: Vector, tolerance: float) -> str | None:
         f"The steps between slices are uneven: from {lengths.min():.6g} to {lengths.max():.6g} mm with a median of {length:.6g}; "
         f"the worst is from {along[worst]:.6g} to {along[worst + 1]:.6g} mm along the slice normal."
     )
+
+
+def _line(positions: Any, normal: Vector, tolerance: float) -> tuple[Vector, Vector]:
+    """Return the place of the first slice and the step, of an even stack.
+
+    Positions that lie on an even line are taken as they are. Where they are rounded, the line is fitted; and it is at right
+    angles to the slices where that fits as well, for a shear of a hundredth of a degree would be made of rounding.
+    """
+    origin, step = positions[0], (positions[-1] - positions[0]) / (len(positions) - 1)
+    if _distance(positions, origin, step) <= SAME_PLACE_MM:
+        return origin, step
+    origin, step = _fitted_line(positions)
+    straight = normal * float(step @ normal)
+    centre = origin + step * (len(positions) - 1) / 2
+    start = centre - straight * (len(positions) - 1) / 2
+    if _distance(positions, start, straight) <= tolerance * float(np.linalg.norm(step)):
+        return start, straight
+    return origin, step
+
+
+def _fitted_line(positions: Any) -> tuple[Vector, Vector]:
+    """Return origin and step of the even line that is nearest to the positions, by least squares."""
+    numbers = np.arange(len(positions)) - (len(positions) - 1) / 2
+    step = numbers @ positions / float(numbers @ numbers)
+    return positions.mean(axis=0) + numbers[0] * step, step
+
+
+def _distance(positions: Any, origin: Vector, step: Vector) -> float:
+    """Return how far the farthest position is from its place on an even line."""
+    places = origin + np.arange(len(positions))[:, None] * step
+    return float(np.linalg.norm(positions - places, axis=1).max())
 
 
 def _median_step(positions: Any) -> Vector:

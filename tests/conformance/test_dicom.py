@@ -129,9 +129,23 @@ def test_dcm_05_rounding_noise_is_accepted(tmp_path: Path, positions: tuple[floa
 
 
 def test_tolerances_are_options(tmp_path: Path) -> None:
-    stack(tmp_path, (0, 1, 2.03, 3.03))
-    assert volumes(tmp_path)[0].problem.startswith("The steps between slices are uneven: from 1 to 1.03 mm")
-    assert only(tmp_path, spacing_tolerance=0.05).spec.shape == (4, 4, 4)
+    stack(tmp_path, (0, 1, 2.1, 3.1))
+    assert volumes(tmp_path)[0].problem.startswith("The steps between slices are uneven: from 1 to 1.1 mm")
+    assert only(tmp_path, spacing_tolerance=0.2).spec.shape == (4, 4, 4)
+
+
+def test_positions_that_a_scanner_rounded_are_an_even_line(tmp_path: Path) -> None:
+    tilt = np.deg2rad(7.7)
+    positions = tuple(np.round([0, -np.sin(tilt) * 7 * k, np.cos(tilt) * 7 * k], 1).tolist() for k in range(20))
+    orientation = [1, 0, 0, 0, round(float(np.cos(tilt)), 6), round(float(np.sin(tilt)), 6)]
+    stack(tmp_path, range(20), ImagePositionPatient=positions, ImageOrientationPatient=orientation)
+    source = only(tmp_path)
+    geometry = source.spec.geometry
+    assert geometry is not None
+    assert geometry.spacing[0] == pytest.approx(7, rel=1e-3)
+    assert not geometry.is_sheared
+    for k in range(20):
+        np.testing.assert_allclose(geometry.world((k, 0, 0)), positions[k], atol=0.07)
 
 
 def test_orientation_tolerance_is_an_option(tmp_path: Path) -> None:
