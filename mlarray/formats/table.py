@@ -128,4 +128,14 @@ FORMATS: tuple[Format, ...] = (
         split=True,
         series=True,
     ),
+    Format(
+        "ome-zarr",
+        "OME-Zarr, zarr",
+        (".ome.zarr", ".zarr"),
+        "ome_zarr",
+        regions="yes, chunk by chunk",
+        folders=True,
+        items=True,
+        split=True,
+    ),
 )
