@@ -7,13 +7,22 @@ Read: versions 0.1 to 0.5, on zarr 2 and 3. Written: 0.5, and 0.4 on request. Th
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from mlarray.formats.items import Item
+from mlarray.formats.ome_zarr_axes import stored_axes
 from mlarray.formats.ome_zarr_images import items as _items
-from mlarray.formats.ome_zarr_read import OmeZarrSource
+from mlarray.formats.ome_zarr_options import ZarrOptions
+from mlarray.formats.ome_zarr_read import OmeZarrSource, kept_of
+from mlarray.formats.ome_zarr_sink import OmeZarrSink, level_checksums, scratch_bytes
+from mlarray.layout import Layout
+from mlarray.sources.base import Note, SinkOptions, SourceInfo
+from mlarray.spec import ArraySpec
+from mlarray.storage.remote import is_remote
 
-__all__ = ["items", "open_source"]
+__all__ = ["check_stored", "items", "losses", "open_sink", "open_source", "plan_layout", "scratch_bytes"]
 
 
 def open_source(path: Path, *, item: str | None = None) -> OmeZarrSource:
@@ -30,3 +39,44 @@ def open_source(path: Path, *, item: str | None = None) -> OmeZarrSource:
 def items(path: Path) -> tuple[Item, ...]:
     """Return the images of a hierarchy: the one at its root (without a name), series, segmentations; not their levels."""
     return _items(path)
+
+
+def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
+    """Name what other readers of an OME-Zarr will not see of an array; this package reads all of it back.
+
+    Raises
+    ------
+    UsageError, DTypeError
+        When it cannot be held at all.
+    """
+    return stored_axes(spec, is_seg=bool(info.is_seg)).notes
+
+
+def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> OmeZarrSink:
+    """Create an OME-Zarr that takes the voxels of ``spec``."""
+    return OmeZarrSink(path, spec, info, options)
+
+
+def plan_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
+    """Return the objects of the store (as chunks) and what is decoded at a time (as blocks) for an array."""
+    return ZarrOptions.from_mapping(storage).layout(spec)
+
+
+def check_stored(path: Path) -> tuple[str, ...] | None:
+    """Compare every level of an image of ours with its checksum.
+
+    Returns
+    -------
+    tuple of str or None
+        One sentence per level that differs; None where there are no checksums.
+    """
+    node, kept = kept_of(path)
+    if kept is None or not kept.checksums or is_remote(path):
+        return None
+    levels = [str(name) for name in kept.checksums]
+    found = level_checksums(path, [level for level in levels if (path / level).is_dir()])
+    return tuple(
+        f"Level {level} of {node.place} does not match its checksum: it is damaged, or was changed after it was written."
+        for level in levels
+        if found.get(level) != kept.checksums[level]
+    )

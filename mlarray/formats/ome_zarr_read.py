@@ -14,7 +14,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from mlarray.axes import default_axes
+from mlarray.axes import are_labelled, default_axes
 from mlarray.errors import FormatError
 from mlarray.formats.ome_zarr_array import PIECE_BYTES, ZarrVoxels
 from mlarray.formats.ome_zarr_images import Image, find
@@ -28,7 +28,7 @@ from mlarray.formats.ome_zarr_multiscale import (
     read_multiscale,
 )
 from mlarray.formats.ome_zarr_store import Node, stored
-from mlarray.metadata import Meta, update_managed
+from mlarray.metadata import Meta, MetaSpatial, update_managed
 from mlarray.metadata.spatial import spatial_fields
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, SourceBase, SourceInfo
@@ -186,11 +186,7 @@ def _info(
 def _moved(meta: Meta, spec: ArraySpec) -> Meta:
     """Return metadata for another grid than the one it was written for: boxes count voxels of that one."""
     moved = deepcopy(meta)
-    for name, value in (dict.fromkeys(("spacing", "origin", "direction", "affine")) | {"axis_labels": None, "axis_units": None}).items():
-        setattr(moved.spatial, name, value)
-    for name, value in spatial_fields(spec).items():
-        if value is not None:
-            setattr(moved.spatial, name, value)
+    moved.spatial = MetaSpatial(**spatial_fields(spec, labelled=are_labelled(spec.axes)))
     moved.bbox = None
     update_managed(moved, shape=spec.shape)
     return moved

@@ -1,19 +1,28 @@
 """How does a finished file get its name? Written under a temporary one, flushed to disk, renamed.
 
 A reader therefore sees the old file or the new one, never a part, and a reader that has the old one mapped keeps its data.
-Temporary names start with a dot and end in ``.part``: what a killed writer leaves is never taken for a case.
+Temporary names start with a dot and end in ``.part``: what a killed writer leaves is never taken for a case. An image that is a
+folder is handled alike: filled under a temporary name, then exchanged for what has the final one.
 """
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import os
+import shutil
 import socket
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mlarray.errors import UsageError
 
 PART_SUFFIX = ".part"
+_FLUSHES = 8
+# From linux/fcntl.h, linux/fs.h and macOS's sys/stdio.h.
+_AT_FDCWD, _RENAME_EXCHANGE, _RENAME_SWAP = -100, 2, 2
 _counter = itertools.count()
 
 
@@ -33,11 +42,7 @@ class PendingFile:
 
     def __init__(self, final: Path) -> None:
         self.final = final
-        if not final.parent.is_dir():
-            raise UsageError(f"The folder {final.parent} does not exist.", hint="Create it first.")
-        # Host and process id make the name unique on shared storage and let a cleaner tell a dead owner from a living one.
-        owner = f"{_host()}-{os.getpid()}-{next(_counter)}"
-        self.path = final.parent / f".{_shortened(final.name)}.{owner}{PART_SUFFIX}"
+        self.path = part_path(final)
         self._open = True
 
     def publish(self) -> None:
@@ -52,6 +57,109 @@ class PendingFile:
         if self._open:
             self.path.unlink(missing_ok=True)
             self._open = False
+
+
+class PendingFolder:
+    """A folder that is being filled and has not got its final name yet.
+
+    Parameters
+    ----------
+    final : Path
+        The name it will get. What has that name stays until the new folder is complete on disk, and is then exchanged for it.
+
+    Attributes
+    ----------
+    path : Path
+        The folder to fill: beside the final one, unique to this process. It exists.
+    """
+
+    def __init__(self, final: Path) -> None:
+        self.final = final
+        self.path = part_path(final)
+        self.path.mkdir()
+        self._open = True
+
+    def publish(self) -> None:
+        """Flush every file of the folder and give it its final name, replacing what was there."""
+        flush_tree(self.path)
+        if os.path.lexists(self.final):
+            old = _exchanged(self.path, self.final)
+            self._open = False
+            flush_folder(self.final.parent)
+            remove_tree(old)
+        else:
+            os.replace(self.path, self.final)
+            self._open = False
+            flush_folder(self.final.parent)
+
+    def abort(self) -> None:
+        """Remove what was written; a no-op once published."""
+        if self._open:
+            remove_tree(self.path)
+            self._open = False
+
+
+def part_path(final: Path) -> Path:
+    """Return a name beside ``final`` for what is not finished, unique to this process."""
+    if not final.parent.is_dir():
+        raise UsageError(f"The folder {final.parent} does not exist.", hint="Create it first.")
+    # Host and process id make the name unique on shared storage and let a cleaner tell a dead owner from a living one.
+    owner = f"{_host()}-{os.getpid()}-{next(_counter)}"
+    return final.parent / f".{_shortened(final.name)}.{owner}{PART_SUFFIX}"
+
+
+def remove_tree(path: Path) -> None:
+    """Remove a file, or a folder with all that is in it; links are removed, not followed. Nothing there is fine."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def flush_tree(folder: Path) -> None:
+    """Force every file of a folder, and the folders themselves, to stable storage."""
+    files = [path for path in _walk(folder) if path.is_file()]
+    with ThreadPoolExecutor(_FLUSHES) as pool:  # a disk takes many flushes at once; one by one they take seconds
+        for _ in pool.map(flush_to_disk, files):
+            pass
+    for path in (folder, *(path for path in _walk(folder) if path.is_dir())):
+        flush_folder(path)
+
+
+def _walk(folder: Path) -> Iterator[Path]:
+    for place, folders, files in os.walk(folder):
+        yield from (Path(place, name) for name in (*folders, *files))
+
+
+def _exchanged(new: Path, old: Path) -> Path:
+    """Give ``new`` the name ``old`` and return where the old one is now.
+
+    Linux and macOS exchange two names in one step. Elsewhere, and on file systems that cannot, the old one is moved aside
+    first; should the second step fail, it is moved back.
+    """
+    if _swap(new, old):
+        return new
+    aside = part_path(old)
+    os.replace(old, aside)
+    try:
+        os.replace(new, old)
+    except BaseException:
+        os.replace(aside, old)
+        raise
+    return aside
+
+
+def _swap(first: Path, second: Path) -> bool:
+    """Exchange two names in one step where the system can, and say whether it did."""
+    import ctypes
+
+    names = (os.fsencode(first), os.fsencode(second))
+    with contextlib.suppress(AttributeError, OSError):
+        if sys.platform == "linux":
+            return ctypes.CDLL(None).renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
+        if sys.platform == "darwin":
+            return ctypes.CDLL(None).renamex_np(*names, _RENAME_SWAP) == 0
+    return False
 
 
 def flush_to_disk(path: Path) -> None:
