@@ -20,9 +20,11 @@ from mlarray.errors import UsageError
 from mlarray.formats.registry import module_of
 from mlarray.layout import PatchSize
 from mlarray.storage.publish import PendingFile
+from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, Discovery, discover, group_of
 from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.machine import Machine, Share, share_out, this_machine
+from mlarray_convert.places import size_of
 from mlarray_convert.pool import Advanced, Done, Lost, Pool, Started, Work
 from mlarray_convert.report import Report
 from mlarray_convert.request import IfExists, Request, make_request
@@ -102,6 +104,8 @@ def convert(
     orientation_tolerance: float = 1e-4,
     irregular_slices: str = "refuse",
     keep_private: bool = False,
+    ome_version: str | None = None,
+    shards: str | int | Sequence[int] | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -117,8 +121,8 @@ def convert(
         a group of its name. Default: beside the input; for a folder ``data`` the folder
         ``data_mla``.
     to : str, optional
-        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``, ``"hdf5"``. Default: by the suffix of
-        ``output``, else ``"mla"``.
+        Target format: ``"mla"``, ``"b2nd"``, ``"nifti"``, ``"nrrd"``, ``"metaimage"``, ``"hdf5"``, ``"ome-zarr"``. Default:
+        by the suffix of ``output``, else ``"mla"``.
     patch_size : int, sequence of int or str, optional
         The patch that will be read, per spatial axis; chunks and blocks follow from it. Default: 192.
     layout : {"nnunet", "small-blocks"}, optional
@@ -156,6 +160,10 @@ def convert(
         the position of every slice is in the metadata.
     keep_private : bool
         DICOM: keep every header field in the metadata, also those that identify a person.
+    ome_version : {"0.5", "0.4"}, optional
+        Version of OME-Zarr to write. Default: 0.5.
+    shards : str, int or sequence of int, optional
+        Extents of the shards of an OME-Zarr per array axis, or ``"auto"``: 64 MiB. Default: no shards.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -193,6 +201,8 @@ def convert(
         orientation_tolerance=orientation_tolerance,
         irregular_slices=irregular_slices,
         keep_private=keep_private,
+        ome_version=ome_version,
+        shards=shards,
     )
     return run_request(request, on_event=on_event)
 
@@ -234,7 +244,8 @@ def _carry_out(
     _refuse_unwritable(cases, dry_run=request.dry_run)
     available = machine if machine is not None else this_machine()
     share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
-    folders = {case.output.parent for case in cases} | ({request.store.parent} if request.store is not None else set())
+    folders = {case.output.parent for case in cases if not is_remote(case.output)}
+    folders |= {request.store.parent} if request.store is not None else set()
     removed = () if request.dry_run else remove_leftovers(folders)
     sizes = tuple(_size(case) for case in cases)
     tell(Found(discovery, share, sizes, removed))
@@ -308,7 +319,7 @@ def _refuse_existing(cases: Iterable[Case], store: Path | None) -> None:
 
 def _refuse_unwritable(cases: Iterable[Case], *, dry_run: bool) -> None:
     """Refuse output folders that cannot be written, before hours of work end in an error."""
-    nearest = {_nearest_existing(case.output.parent) for case in cases}
+    nearest = {_nearest_existing(case.output.parent) for case in cases if not is_remote(case.output)}
     for folder in sorted(nearest):
         if not folder.is_dir():
             raise UsageError(
@@ -342,7 +353,7 @@ def _size(case: Case) -> int:
     if case.volume is not None:
         return int(case.volume.nbytes_in)
     try:
-        return case.source.stat().st_size
+        return size_of(case.source)
     except OSError:
         return 0
 

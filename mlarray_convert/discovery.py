@@ -22,8 +22,9 @@ from typing import Any
 from mlarray.errors import MLArrayError, UsageError
 from mlarray.formats.dicom import Survey, survey
 from mlarray.formats.items import item_path, join_item, split_item
-from mlarray.formats.registry import format_of_name, is_folder_image, is_series_file, items_of, split_suffix
+from mlarray.formats.registry import format_of_name, format_of_place, is_folder_image, is_series_file, items_of, split_suffix
 from mlarray.storage.publish import is_part
+from mlarray.storage.remote import is_remote
 from mlarray_convert.request import Request
 
 _JUNK_NAMES = {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information"}
@@ -243,7 +244,7 @@ def _chosen(cases: list[Case], place: Path, item: str | None) -> list[Case]:
 
 def _with_item(case: Case, named: str | None, request: Request) -> Case:
     """Return the case with the item that its path names, or that was asked for where its format has items."""
-    row = format_of_name(case.source)
+    row = format_of_place(case.source)
     if named is not None and request.item is not None and named != request.item:
         raise UsageError(f"{case.source} is given with the item {named!r} and with --item {request.item!r}.")
     item = named if named is not None or (row is not None and not row.items) else request.item
@@ -260,7 +261,7 @@ def _split(case: Case, request: Request) -> list[Case]:
 
     A source that cannot be listed fails when it is read.
     """
-    row = format_of_name(case.source)
+    row = format_of_place(case.source)
     pattern = case.item if any(mark in case.item for mark in "*?[") else ""
     if (row is None or not row.split or case.item) and not pattern:
         return [case]
@@ -307,10 +308,11 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
         names = {entry.name.lower() for entry in entries}
         for entry in entries:
             inner = relative / entry.name
-            row = format_of_name(entry)
             if _is_junk(entry.name):
                 count.junk += 1
-            elif entry.is_dir() and not (row is not None and row.folders):
+                continue
+            row = format_of_place(entry)
+            if entry.is_dir() and not (row is not None and row.folders):
                 identity = _identity(entry)
                 if identity in above:
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
@@ -430,7 +432,7 @@ def _refuse_collisions(cases: list[Case]) -> None:
     """Refuse two cases for one file, also where only a file system that ignores case would take them for one."""
     sources: dict[str, list[Case]] = {}
     for case in cases:
-        key = unicodedata.normalize("NFC", os.path.normpath(case.output)).casefold()
+        key = unicodedata.normalize("NFC", os.path.normpath(str(case.output))).casefold()
         sources.setdefault(key, []).append(case)
     groups = [group for group in sources.values() if len(group) > 1]
     if groups:
@@ -448,5 +450,7 @@ def _same(first: Path, second: Path) -> bool:
 
 
 def _identity(path: Path) -> tuple[int, int] | str:
+    if is_remote(path):
+        return str(path)
     status = path.stat()
     return (status.st_dev, status.st_ino) if status.st_ino else str(path.resolve())

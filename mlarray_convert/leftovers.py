@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlarray.storage.publish import PendingFile, part_owner
+from mlarray.storage.publish import part_owner, part_path, remove_tree
 
 _CLOCK_SLACK_SECONDS = 2.0
 
@@ -28,7 +28,7 @@ def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[int] = ()) -> tu
     removed = []
     for path, pid in _unfinished(folders):
         if pid in known_dead or not _may_live(pid, path):
-            path.unlink(missing_ok=True)
+            remove_tree(path)
             removed.append(path)
     return tuple(removed)
 
@@ -37,7 +37,7 @@ def _unfinished(folders: Iterable[Path]) -> Iterator[tuple[Path, int]]:
     for folder in sorted(set(folders)):
         if not folder.is_dir():
             continue
-        here = part_owner(PendingFile(folder / "any").path.name)
+        here = part_owner(part_path(folder / "any").name)
         for path in sorted(folder.iterdir()):
             owner = part_owner(path.name)
             if owner is not None and here is not None and owner[0] == here[0]:

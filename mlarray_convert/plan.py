@@ -27,6 +27,7 @@ from mlarray.spec import ArraySpec
 from mlarray.storage.filters import sample_region
 from mlarray_convert.discovery import Case
 from mlarray_convert.labels import is_narrow
+from mlarray_convert.places import size_of
 from mlarray_convert.request import Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
@@ -161,7 +162,7 @@ def plan_case(
     memory = Memory.of(source, spec, target, request, limits)
     tiles, spool = choose_tiles(source, spec, target, memory)
     memory = memory.after_spooling() if spool else memory
-    bytes_in = sum(path.stat().st_size for path in source.info.files)
+    bytes_in = sum(map(size_of, source.info.files))
     return CasePlan(
         case,
         source.spec,
@@ -213,8 +214,8 @@ class Memory:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
         # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
         fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
-        fixed += getattr(source, "held_bytes", 0)
-        hold, row = _until_centre(source, spec, target) if request.target.name in CHUNK_FORMATS else (0, 0)
+        fixed += int(getattr(source, "held_bytes", 0)) + _sink_scratch(request, spec, limits)
+        hold, row = _until_centre(source, spec, target, request)
         if fixed + hold + int(row * copies) > limits.memory_bytes:
             hold = 0  # the filter is then chosen by what comes first
         return cls(fixed + hold, copies, limits.memory_bytes, hold)
@@ -234,12 +235,19 @@ class Memory:
         return self.fixed_bytes + int(min(tiles.tile_bytes, whole) * self.per_tile_byte)
 
 
-def _until_centre(source: Source, spec: ArraySpec, target: Target) -> tuple[int, int]:
+def _sink_scratch(request: Request, spec: ArraySpec, limits: Limits) -> int:
+    """Return what the target holds beside the tile that is written, where its module says so."""
+    count = getattr(module_of(request.target), "scratch_bytes", None)
+    return 0 if count is None else int(count(spec, request.storage, limits.threads))
+
+
+def _until_centre(source: Source, spec: ArraySpec, target: Target, request: Request) -> tuple[int, int]:
     """Return the bytes that a forward-only source yields until its centre has been seen, and those of one row of chunks.
 
     A sink with chunks chooses the filter by the centre; 0 where it can be read first, or where nothing depends on it.
     """
-    if source.access is not Access.SLAB or target.chunks is None or spec.dtype.itemsize == 1 or spec.size == 0:
+    chunked = target.chunks is not None and request.target.name in CHUNK_FORMATS
+    if source.access is not Access.SLAB or not chunked or spec.dtype.itemsize == 1 or spec.size == 0:
         return 0, 0
     axis = next((axis for axis in source.order if spec.shape[axis] > 1), source.order[-1])
     extent, chunk = spec.shape[axis], target.chunks[axis]
@@ -299,9 +307,7 @@ def spool_tiles(source: Source, memory: Memory) -> TilePlan:
 def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object]) -> Layout | None:
     """Return the chunks that a file of the target format will have, or None for formats without."""
     module: Any = importlib.import_module("mlarray.formats.mla") if target.name in CHUNK_FORMATS else module_of(target)
-    if not hasattr(module, "plan_layout"):
-        return None
-    layout: Layout = module.plan_layout(spec, storage)
+    layout: Layout | None = module.plan_layout(spec, storage) if hasattr(module, "plan_layout") else None
     return layout
 
 

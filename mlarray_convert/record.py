@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
-import xxhash
-
 from mlarray.layout import DEFAULT_LAYOUT
 from mlarray.sources.base import Note
 from mlarray_convert.discovery import Case
+from mlarray_convert.places import END_BYTES, fingerprint, version_of
 from mlarray_convert.request import Request
 
 FORMAT_VERSION = 1  # raised when the same source and settings would give another file
-END_BYTES = 1 << 20
 TOOL = "mlarray"
 
 
@@ -106,16 +104,10 @@ def identity(path: Path) -> dict[str, object]:
     Returns
     -------
     dict
-        ``name``, ``size`` in bytes, ``mtime_ns``, and ``xxh3``: the XXH3-64 checksum of the first and the last MiB.
+        ``name``, ``size`` in bytes, ``mtime_ns``, and ``xxh3``: see :func:`mlarray_convert.places.fingerprint`.
     """
-    status = path.stat()
-    state = xxhash.xxh3_64()
-    with path.open("rb") as file:
-        state.update(file.read(END_BYTES))
-        if status.st_size > END_BYTES:
-            file.seek(max(END_BYTES, status.st_size - END_BYTES))
-            state.update(file.read(END_BYTES))
-    return {"name": path.name, "size": status.st_size, "mtime_ns": status.st_mtime_ns, "xxh3": state.hexdigest()}
+    size, changed = version_of(path)
+    return {"name": path.name, "size": size, "mtime_ns": changed, "xxh3": fingerprint(path)}
 
 
 def why_stale(

@@ -17,6 +17,7 @@ from mlarray.formats.registry import format_named, format_of_name, is_folder_ima
 from mlarray.formats.series import SeriesOptions
 from mlarray.formats.table import Format
 from mlarray.layout import PatchSize, parse_layout_name
+from mlarray.storage.remote import as_path, is_remote
 
 _Choice = TypeVar("_Choice", bound=Enum)
 PARTS_SUFFIX = ".parts"  # of the folder in which the files of cases wait to be joined
@@ -127,6 +128,11 @@ class Request:
             )
         if self.axes is not None:
             parse_axes(self.axes)
+        if self.output is not None and is_remote(self.output) and self.target.name != "ome-zarr":
+            raise UsageError(
+                f"Only OME-Zarr is written to a remote store, not {self.target.title}: got {self.output}.",
+                hint="Add --to ome-zarr, or write into a folder.",
+            )
         if self.item == "":
             raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
@@ -174,6 +180,8 @@ def make_request(
     orientation_tolerance: float = 1e-4,
     irregular_slices: str = "refuse",
     keep_private: bool = False,
+    ome_version: str | None = None,
+    shards: str | int | Sequence[int] | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -199,6 +207,10 @@ def make_request(
         The storage argument ``codec``, for formats that have a choice: ``"gzip"``, ``"blosc2-7"``.
     slice_tolerance, orientation_tolerance, irregular_slices, keep_private
         For DICOM series; see :func:`mlarray_convert.batch.convert`.
+    ome_version : {"0.5", "0.4"}, optional
+        Of an OME-Zarr. Default: 0.5.
+    shards : str, int or sequence of int, optional
+        Extents of the shards of an OME-Zarr per array axis, or ``"auto"``. Default: no shards.
 
     Raises
     ------
@@ -208,12 +220,17 @@ def make_request(
     paths = (inputs,) if isinstance(inputs, str | Path) else tuple(inputs)
     if "" in (*paths, output):  # Path("") is the current folder
         raise UsageError("A path is empty.", hint="Name a file or a folder; the current folder is '.'.")
-    places = tuple(Path(path) for path in paths)
-    place = None if output is None else Path(output)
+    places = tuple(as_path(path) for path in paths)
+    place = None if output is None else as_path(output)
     target, suffix = _target(places, place, to)
     arguments = dict(storage or {})
     if codec is not None:
         arguments["codec"] = codec
+    for name, value in (("ome_version", ome_version), ("shard_size", parse_shards(shards))):
+        if value is not None:
+            if target.name != "ome-zarr":
+                raise UsageError(f"{name} is for OME-Zarr, not for {target.title}.", hint="Add --to ome-zarr.")
+            arguments[name] = value
     if patch_size is not None:
         arguments["patch_size"] = parse_patch_size(patch_size)
     if layout is not None:
@@ -322,6 +339,20 @@ def parse_spacing(value: float | Sequence[float] | str) -> tuple[float, ...]:
             f"{value!r} is not a spacing.", hint="Write millimetres, one number or one per axis: 3,0.7,0.7."
         )
     return numbers
+
+
+def parse_shards(value: str | int | Sequence[int] | None) -> str | int | tuple[int, ...] | None:
+    """Return the extents of shards from one number, numbers with commas (or ``x``), or ``"auto"``.
+
+    Examples
+    --------
+    >>> parse_shards("1,256,512,512"), parse_shards("auto")
+    ((1, 256, 512, 512), 'auto')
+    """
+    if value is None or value == "auto":
+        return value if value is None else "auto"
+    extents = parse_patch_size(value)
+    return extents if isinstance(extents, (int, str)) else tuple(extents)
 
 
 def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:

@@ -11,6 +11,7 @@ import errno
 import os
 import shutil
 import sys
+import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
@@ -34,6 +35,7 @@ from mlarray.sources.copy import copy
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
+from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
@@ -50,6 +52,7 @@ from mlarray_convert.plan import (
     plan_case,
     spool_tiles,
 )
+from mlarray_convert.places import size_of, version_of
 from mlarray_convert.record import is_ours, make_record, target_item, why_stale
 from mlarray_convert.request import IfExists, Request, Verify
 from mlarray_convert.verify import check_written
@@ -60,6 +63,7 @@ _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HARMLESS = frozenset({"unit-converted", "axis-dropped"})  # notes that no one needs to act on
 _H5PY_BYTES = 25_000_000  # likewise, with 3.16
 _BLOSC2_BYTES = 30_000_000  # resident memory of the imported package, 27 MB as measured with 4.14.1
+_ZARR_BYTES = 20_000_000  # likewise, 15 MB as measured with zarr 3.1.6
 Progress = Callable[[float], None]
 
 
@@ -196,14 +200,14 @@ def _run(job: Job, progress: Progress) -> Outcome:
     with closing(open_case(case)) as opened:
         source = with_stated(opened, axes=request.axes, spacing=request.spacing)
         warnings = _messages(source.info.notes) + grid_warnings(case, source)
-        limits = Limits(job.memory_bytes, job.threads, _base_bytes(request))
+        limits = Limits(job.memory_bytes, job.threads, _base_bytes(request, source))
         reason = ""
         place = _present(case, request) if request.if_exists is IfExists.SKIP else None
         if place is not None:
             up_to_date, reason, remarks = _existing(place, case, request, source)
             if up_to_date:
                 outcome = _outcome(case, Status.SKIPPED, source, reason, (*warnings, *remarks))
-                return replace(outcome, bytes_out=case.output.stat().st_size if case.output.exists() else 0)
+                return replace(outcome, bytes_out=size_of(case.output) if case.output.exists() else 0)
         if request.dry_run:
             plan = plan_case(case, request, source, limits)
             warnings += _messages(plan.notes[len(source.info.notes) :])
@@ -275,7 +279,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
             raise
     outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
-    size = case.output.stat().st_size
+    size = size_of(case.output)
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
 
 
@@ -351,7 +355,10 @@ def _spooled(source: Source, plan: CasePlan, memory: Memory, work: _Work) -> Ite
     order = source.order if source.access is Access.SLAB else plan.target.order
     shape = tuple(source.spec.shape[axis] for axis in order)
     layout = RawLayout(shape, source.spec.dtype.newbyteorder("="), order)
-    store = RawSink(plan.case.output.with_name(f"{plan.case.output.name}.spool"), source.spec, layout, b"")
+    beside = plan.case.output
+    if is_remote(beside):
+        beside = Path(tempfile.gettempdir(), beside.name)
+    store = RawSink(beside.with_name(f"{beside.name}.spool"), source.spec, layout, b"")
     try:
         copy(source, store, spool_tiles(source, memory), progress=work.done)
         store.finish()
@@ -407,7 +414,12 @@ def grid_warnings(case: Case, source: Source) -> list[str]:
 
 
 def file_checksum(path: Path) -> str:
-    """Return ``xxh3:`` and the XXH3-64 checksum of a file (of all files of a folder, in the order of their names)."""
+    """Return ``xxh3:`` and the XXH3-64 checksum of a file (of all files of a folder, in the order of their names).
+
+    Of a remote store there is none: it would have to be read back.
+    """
+    if is_remote(path):
+        return ""
     state = xxhash.xxh3_64()
     for part in sorted(p for p in path.rglob("*") if p.is_file()) if path.is_dir() else [path]:
         with part.open("rb") as file:
@@ -426,19 +438,24 @@ def resident_bytes() -> int:
     return int(psutil.Process().memory_info().rss)
 
 
-def _base_bytes(request: Request) -> int:
-    """Return what this worker uses before the first voxel: what it has now, and the library it will load for the target."""
-    module, expected = ("blosc2", _BLOSC2_BYTES) if request.target.name in CHUNK_FORMATS else ("h5py", _H5PY_BYTES)
-    needed = request.target.name in (*CHUNK_FORMATS, "hdf5") and module not in sys.modules
-    return resident_bytes() + (expected if needed else 0)
+def _base_bytes(request: Request, source: Source) -> int:
+    """Return what this worker uses before the first voxel: what it has now, and the libraries that it will load."""
+    needed = {
+        ("blosc2", _BLOSC2_BYTES): request.target.name in CHUNK_FORMATS,
+        ("h5py", _H5PY_BYTES): request.target.name == "hdf5",
+        ("zarr", _ZARR_BYTES): "ome-zarr" in (request.target.name, source.info.format),
+    }
+    expected = sum(size for (module, size), used in needed.items() if used and module not in sys.modules)
+    return resident_bytes() + expected
 
 
 def _versions(source: Source) -> list[tuple[int, int]]:
-    statuses = [path.stat() for path in source.info.files]
-    return [(status.st_size, status.st_mtime_ns) for status in statuses]
+    return [version_of(path) for path in source.info.files]
 
 
 def _refuse_full_disk(plan: CasePlan) -> None:
+    if is_remote(plan.case.output):
+        return
     free = shutil.disk_usage(plan.case.output.parent).free
     # The spool file is certain; the size of a compressed output is an estimate that may be twice the truth.
     needed = (plan.source_spec.nbytes if plan.spool else 0) + plan.estimated_bytes // 2
@@ -455,7 +472,7 @@ def _told(error: OSError, job: Job) -> str:
 
 
 def _is_full(folder: Path) -> bool:
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # also for a remote folder, which the system does not know
         return shutil.disk_usage(folder).free < _FULL_BYTES
     return False
 
@@ -465,7 +482,7 @@ def _failed(case: Case, reason: str, failure: Failure) -> Outcome:
 
 
 def _outcome(case: Case, status: Status, source: Source, reason: str, warnings: tuple[str, ...]) -> Outcome:
-    size = sum(path.stat().st_size for path in source.info.files)
+    size = sum(map(size_of, source.info.files))
     notes = tuple(note.message for note in source.info.notes if note.code in _HARMLESS)
     return Outcome(case, status, reason, warnings, notes, str(source.spec.dtype), source.spec.shape, bytes_in=size)
 

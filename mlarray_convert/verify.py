@@ -11,7 +11,7 @@ import numpy as np
 
 from mlarray.errors import IntegrityError, MLArrayError
 from mlarray.formats.items import split_item
-from mlarray.formats.registry import format_of, items_of, open_as, open_source
+from mlarray.formats.registry import format_of, items_of, module_of, open_as, open_source
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
@@ -117,6 +117,9 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
     row = format_of(path)
     how = "checksums" if row.name in CHUNK_FORMATS else "decoded"
     try:
+        found = _checked_by_format(path, row) if item is None else None
+        if found is not None:
+            return FileCheck(path, "checksums", found)
         if row.name in CHUNK_FORMATS:
             with closing(open_as(row, path, mapped=False)):
                 state, problems = _checksum_state(path)
@@ -181,7 +184,16 @@ def _read_back(source: Source, mapped: AxisMap, digests: Iterable[TileDigest]) -
 
 
 def _stored_checksums(path: Path, target: Format) -> tuple[str, ...]:
-    return _checksum_state(path)[1] if target.name in CHUNK_FORMATS else ()
+    if target.name in CHUNK_FORMATS:
+        return _checksum_state(path)[1]
+    return _checked_by_format(path, target) or ()
+
+
+def _checked_by_format(path: Path, row: Format) -> tuple[str, ...] | None:
+    """Return what does not match the checksums that a format stores in a way of its own; None where there are none."""
+    check = getattr(module_of(row), "check_stored", None)
+    found: tuple[str, ...] | None = None if check is None else check(path)
+    return found
 
 
 def _checksum_state(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -51,14 +51,14 @@ def split_item(path: Path) -> tuple[Path, str | None]:
         return path, None
     for position in reversed([match.start() for match in re.finditer(MARK, text)]):
         head, item = text[:position], text[position + 1 :]
-        if head and item and Path(head).exists():
-            return Path(head), item
+        if head and item and type(path)(head).exists():
+            return type(path)(head), item
     return path, None
 
 
 def join_item(path: Path, item: str) -> Path:
     """Return the path that :func:`split_item` splits into both; without an item the path itself."""
-    return Path(f"{path}{MARK}{item}") if item else path
+    return type(path)(f"{path}{MARK}{item}") if item else path
 
 
 def pick_item(path: Path, items: Sequence[Item], item: str | None) -> Item:

@@ -63,7 +63,7 @@ class ZarrVoxels:
         self._array = None
 
     @property
-    def scratch_bytes(self) -> int:
+    def held_bytes(self) -> int:
         """Bytes that reading holds beside its result."""
         return 2 * max(PIECE_BYTES, self.stored.chunk_bytes)
 

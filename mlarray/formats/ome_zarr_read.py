@@ -60,7 +60,7 @@ class OmeZarrSource(SourceBase):
         self.chunks = tuple(layout.chunks[found.order.index(axis)] for axis in range(self.spec.ndim))
         whole = all(c >= n for c, n in zip(layout.chunks, layout.shape, strict=True))
         self.access = Access.WHOLE if whole and layout.chunk_bytes > PIECE_BYTES else Access.REGION
-        self.scratch_bytes = self._voxels.scratch_bytes
+        self.held_bytes = self._voxels.held_bytes
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``; chunks that were never written hold the fill value."""

@@ -19,8 +19,10 @@ from mlarray.formats.plugins import all_formats
 from mlarray.formats.table import Format
 from mlarray.sources.base import Note, Sink, SinkOptions, Source, SourceInfo
 from mlarray.spec import ArraySpec
+from mlarray.storage.remote import as_path, is_remote
 
 MAGIC_BYTES = 512
+_ZARR_DOCUMENTS = ("zarr.json", ".zgroup", ".zattrs", ".zarray")
 _MAGIC: tuple[tuple[int, bytes, str], ...] = (
     (0, b"NRRD000", "nrrd"),
     (0, b"\x89HDF\r\n\x1a\n", "hdf5"),
@@ -105,6 +107,15 @@ def format_of_name(path: Path) -> Format | None:
     return next((row for row in all_formats() if suffix in row.suffixes), None)
 
 
+def format_of_place(path: Path) -> Format | None:
+    """Return the format of a file or folder by its name, or of a folder without a known suffix by what lies in it."""
+    named = format_of_name(path)
+    if named is None and path.is_dir():
+        found = any((path / name).exists() for name in _ZARR_DOCUMENTS) or is_remote(path)
+        return format_named("ome-zarr") if found else None
+    return named
+
+
 def format_of(path: Path) -> Format:
     """Return the format of a file: by suffix, else by its first bytes.
 
@@ -117,7 +128,7 @@ def format_of(path: Path) -> Format:
     """
     if not path.exists():
         raise FileNotFoundError(f"There is no file {path}.")
-    named = format_of_name(path)
+    named = format_of_place(path)
     if named is not None:
         return named
     if path.is_file():
@@ -165,7 +176,8 @@ def open_source(path: str | Path, *, item: str | None = None, mapped: bool = Tru
     Parameters
     ----------
     path : str or Path
-        The file; ``"data.h5@/group/ct"`` names an item with it, where no file is called so.
+        The file; ``"data.h5@/group/ct"`` names an item with it, where no file is called so. An OME-Zarr may also be on a remote
+        store: ``"https://host/scan.zarr"``, ``"s3://bucket/scan.zarr"``.
     item : str, optional
         Which image of a file that holds several. Default: the only one, or the full resolution of a pyramid.
     mapped : bool
@@ -187,7 +199,7 @@ def open_source(path: str | Path, *, item: str | None = None, mapped: bool = Tru
     UsageError
         When an item is named for a format that has none, or two different ones.
     """
-    place, named = split_item(Path(path))
+    place, named = split_item(as_path(path))
     if named is not None and item is not None and named != item:
         raise UsageError(f"{path} names the item {named!r}, and item={item!r} was given besides.")
     return open_as(format_of(place), place, item=named if item is None else item, mapped=mapped)
@@ -200,6 +212,8 @@ def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = 
             f"{path} is a {row.title} file, which holds one image: there is no item {item!r} to choose.",
             hint="Leave the item out.",
         )
+    if is_remote(path) and row.name != "ome-zarr":
+        raise UsageError(f"{path} is a {row.title} file, which is read from this machine only.", hint="Download it first.")
     if not ((row.folders or row.series) and path.is_dir()):
         _refuse_irregular(path)
     choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
@@ -223,7 +237,7 @@ def items_of(path: str | Path) -> tuple[Item, ...]:
     UnknownFormatError, FormatError
         As for :func:`open_source`.
     """
-    place = Path(path)
+    place = as_path(path)
     row = format_of(place)
     if not row.items:
         return ()
@@ -253,7 +267,7 @@ def _series_of(path: Path) -> Format | None:
 
 def is_folder_image(path: Path) -> bool:
     """Tell whether a folder is one image (a ``.zarr``), not a folder of images."""
-    row = format_of_name(path)
+    row = format_of_place(path)
     return row is not None and row.folders and path.is_dir()
 
 

@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from mlarray.storage.remote import as_path
+
 
 class GivenPath(click.Path):
     """A path of at least one character.
@@ -21,4 +23,6 @@ class GivenPath(click.Path):
         """Return the path, or end with a usage error."""
         if value in ("", b""):
             self.fail("the path is empty; is a variable of the shell unset?", param, ctx)
+        if isinstance(value, str) and "://" in value:
+            return as_path(value)
         return super().convert(value, param, ctx)

@@ -51,6 +51,8 @@ _TARGETS = [row.name for row in all_formats() if row.writes]
 @click.option("--irregular-slices", type=click.Choice([one.value for one in IrregularSlices]), default="refuse",
               show_default=True, help="DICOM: what becomes of series with gaps; keep marks the spacing unknown.")  # fmt: skip
 @click.option("--keep-private", is_flag=True, help="DICOM: keep all header fields, names of persons too.")
+@click.option("--ome-version", type=click.Choice(["0.5", "0.4"]), help="Version of OME-Zarr.  [default: 0.5]")
+@click.option("--shards", metavar="auto|N|N,N,N", help="Extents of the shards of an OME-Zarr.  [default: no shards]")
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")

@@ -14,6 +14,7 @@ from mlarray.formats.registry import format_named, format_of, items_of, open_sou
 from mlarray.sources.base import Source
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import amount, by, fields, plain, table
+from mlarray_convert.places import size_of
 from mlarray_convert.plan import CHUNK_FORMATS
 from mlarray_convert.report import json_lines
 
@@ -76,7 +77,7 @@ def describe(path: Path, source: Source) -> dict[str, object]:
         "format": info.format,
         "item": info.item,
         "files": [str(file) for file in info.files],
-        "file_bytes": sum(file.stat().st_size for file in info.files),
+        "file_bytes": sum(map(size_of, info.files)),
         "shape": list(spec.shape),
         "dtype": str(spec.dtype),
         "voxel_bytes": spec.nbytes,
