@@ -16,7 +16,8 @@ import numpy as np
 
 from mlarray.axes import Axis
 from mlarray.errors import DTypeError, UsageError
-from mlarray.formats.file_axes import SPATIAL_NAMES, unknown_parts
+from mlarray.formats.file_axes import SPATIAL_NAMES
+from mlarray.formats.ome_zarr_multiscale import world_rows
 from mlarray.formats.ome_zarr_units import TIMES, direction_value, length_name
 from mlarray.geometry import Geometry
 from mlarray.orientation import closest_permutation
@@ -87,7 +88,8 @@ def stored_axes(spec: ArraySpec, *, is_seg: bool = False) -> StoredAxes:
     names = _names(spec, order, notes)
     positions = [position for position, is_space in enumerate(spec.spatial) if is_space]
     geometry = None if spec.geometry is None else spec.geometry.permuted([positions.index(axis) for axis in spatial])
-    directions, placed = _directions(geometry, [spec.axes[axis] for axis in spatial], notes)
+    rows = world_rows([name for name, axis in zip(names, order, strict=True) if spec.axes[axis].is_spatial])
+    directions, placed = _directions(geometry, rows, notes)
     axes, scale, shift = [], [], []
     for name, axis in zip(names, order, strict=True):
         known = spec.axes[axis]
@@ -157,35 +159,27 @@ def _names(spec: ArraySpec, order: Sequence[int], notes: list[Note]) -> list[str
 
 
 def _directions(
-    geometry: Geometry | None, axes: Sequence[Axis], notes: list[Note]
+    geometry: Geometry | None, rows: Sequence[int], notes: list[Note]
 ) -> tuple[list[tuple[int, int]] | None, list[float]]:
-    """Return the directions of RFC-4 where there are, and the translation along each spatial axis."""
+    """Return the directions of RFC-4 where there are, and the translation along each axis of space.
+
+    The translation along the axis called x is the x coordinate of the first voxel, in LPS where the world is anatomical.
+    """
     if geometry is None:
-        return None, [0.0] * len(axes)
-    frame = (geometry.coord_system or "").rstrip("+")
-    world = geometry.in_frame("LPS") if frame in ("RAS", "LPS") else geometry
-    runs = closest_permutation(world.linear)
-    shift = [sign * world.origin[row] for row, sign in runs]
-    cosines = np.abs(world.direction)
-    along = all(cosines[row, column] > 1 - _ALONG for column, (row, _) in enumerate(runs))
-    if geometry.ndim == 3 and frame in ("RAS", "LPS") and "direction" in geometry.known:
-        if along:
-            return list(runs), shift
-        kind = "sheared" if geometry.is_sheared else "oblique"
-        notes.append(
-            Note(
-                "direction-beside",
-                f"{_TITLE} cannot say how {kind} axes lie: the full affine is kept beside it, for this package only.",
-            )
-        )
+        return None, [0.0] * len(rows)
+    anatomical = (geometry.coord_system or "").rstrip("+") in ("RAS", "LPS")
+    world = geometry.in_frame("LPS") if anatomical else geometry
+    shift = [world.origin[row] for row in rows]
+    if "direction" not in geometry.known:
         return None, shift
-    natural = [({"x": 0, "y": 1, "z": 2}.get(axis.name.lower(), -1), 1) for axis in axes]
-    if "direction" in geometry.known and list(runs) != natural:
-        notes.append(
-            Note("direction-beside", f"{_TITLE} cannot say in which direction the axes run: kept beside it.")
-        )
-    if unknown_parts(geometry) == ("direction",):
-        shift = [world.origin[row] for row, _ in runs]
+    runs = list(closest_permutation(world.linear))
+    along = all(abs(world.direction[row, column]) > 1 - _ALONG for column, (row, _) in enumerate(runs))
+    if anatomical and along and geometry.ndim == 3:
+        return runs, shift
+    if not along or runs != [(row, 1) for row in rows]:
+        kind = "Sheared" if geometry.is_sheared else "Oblique" if not along else "Turned"
+        told = f"{kind} axes are kept in full beside what {_TITLE} can say of them: other programs see them straight."
+        notes.append(Note("direction-beside", told))
     return None, shift
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlarray.axes import Axis, AxisType
 from mlarray.errors import FormatError
-from mlarray.formats.file_axes import SPATIAL_NAMES, checked_geometry
+from mlarray.formats.file_axes import checked_geometry
 from mlarray.formats.ome_zarr_units import direction_of, length_mm
 from mlarray.formats.text_header import shorten
 from mlarray.geometry import Geometry, Part
@@ -119,8 +119,9 @@ def array_axes(axes: Sequence[FileAxis], level: Level) -> tuple[tuple[Axis, ...]
 def geometry_of(axes: Sequence[FileAxis], level: Level) -> tuple[Geometry | None, tuple[Note, ...]]:
     """Return where the spatial axes lie.
 
-    With an anatomical direction for each of three axes the world is LPS. Otherwise the world is that of the file: its x, y
-    and z coordinates grow along the axes of these names, and it has no anatomical name.
+    With an anatomical direction for each of three axes the world is LPS, and the translations along x, y and z are the place of
+    the first voxel in it, as ngff-zarr and ITK exchange them (RFC-4 does not say). Otherwise the world is that of the file: its
+    x, y and z coordinates grow along the axes of these names, and it has no anatomical name.
     """
     positions = [position for position, axis in enumerate(axes) if axis.type == "space"]
     if level.scale is None or not positions:
@@ -133,13 +134,14 @@ def geometry_of(axes: Sequence[FileAxis], level: Level) -> tuple[Geometry | None
     factors = np.array([_factor(axis) for axis in spatial])
     shift = level.translation
     start = np.zeros(len(positions)) if shift is None else np.array([shift[position] for position in positions])
-    rows, frame = _world_rows(spatial)
+    named = world_rows([axis.name for axis in spatial])
+    runs, frame = _runs(spatial, named)
     count = len(positions)
     affine = np.eye(count + 1)
     affine[:count, :count] = 0.0
-    for column, (row, sign) in enumerate(rows):
+    for column, (row, sign) in enumerate(runs):
         affine[row, column] = sign * scale[column] * factors[column]
-        affine[row, count] = sign * start[column] * factors[column]
+        affine[named[column], count] = start[column] * factors[column]
     known: frozenset[Part] = frozenset({"spacing", "direction"} | (set() if shift is None else {"origin"}))
     return checked_geometry(affine, frame, known), ()
 
@@ -239,14 +241,22 @@ def _unit_notes(axes: Sequence[FileAxis]) -> list[Note]:
     return notes
 
 
-def _world_rows(spatial: Sequence[FileAxis]) -> tuple[list[tuple[int, int]], str | None]:
-    """Return, per spatial axis, the world axis along which it runs and the sign; and the name of that world."""
+def world_rows(names: Sequence[str]) -> list[int]:
+    """Return the world axis that each axis of space is named after; without such names the last is x, as everywhere here.
+
+    Examples
+    --------
+    >>> world_rows(["z", "y", "x"]), world_rows(["depth", "height"])
+    ([2, 1, 0], [1, 0])
+    """
+    rows = {"x": 0, "y": 1, "z": 2}
+    wanted = [rows.get(name.lower(), -1) for name in names]
+    return wanted if sorted(wanted) == list(range(len(names))) else list(reversed(range(len(names))))
+
+
+def _runs(spatial: Sequence[FileAxis], named: Sequence[int]) -> tuple[list[tuple[int, int]], str | None]:
+    """Return, per axis of space, the world axis along which it runs and the sign; and the name of that world."""
     anatomical = [axis.direction for axis in spatial if axis.direction is not None]
     if len(spatial) == 3 and len({world for world, _ in anatomical}) == 3:
         return anatomical, "LPS"
-    names = [axis.name.lower() for axis in spatial]
-    rows = {"x": 0, "y": 1, "z": 2}
-    wanted = [rows[name] for name in names] if set(names) <= set(SPATIAL_NAMES) else []
-    if sorted(wanted) != list(range(len(spatial))):
-        wanted = list(reversed(range(len(spatial))))  # the last axis is x, as everywhere in this package
-    return [(row, 1) for row in wanted], None
+    return [(row, 1) for row in named], None

@@ -61,6 +61,13 @@ class OmeZarrSource(SourceBase):
         whole = all(c >= n for c, n in zip(layout.chunks, layout.shape, strict=True))
         self.access = Access.WHOLE if whole and layout.chunk_bytes > PIECE_BYTES else Access.REGION
         self.held_bytes = self._voxels.held_bytes
+        objects = [layout.objects[found.order.index(axis)] for axis in range(self.spec.ndim)]
+        self.storage_fields: dict[str, object] = {
+            "version": f"{found.version}, zarr {found.array.version}",
+            "chunks": list(self.chunks),
+            "shards": objects if tuple(objects) != self.chunks else "none",
+            "levels": found.levels,
+        }
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``; chunks that were never written hold the fill value."""
@@ -85,6 +92,8 @@ class _Described:
     spec: ArraySpec
     order: tuple[int, ...]
     info: SourceInfo
+    version: str
+    levels: int
 
 
 def kept_of(root: Path) -> tuple[Node, Kept | None]:
@@ -118,14 +127,16 @@ def _described(root: Path, image: Image) -> _Described:
         else:
             order = tuple(range(len(layout.shape)))
             axes, axis_notes = array_axes(multiscale.axes, level)
-            geometry, place_notes = geometry_of(multiscale.axes, level)
-            spec = ArraySpec(layout.shape, layout.dtype, axes, geometry)
+            geometry, place_notes = geometry_of(multiscale.axes, multiscale.levels[0])
+            spec = ArraySpec(finest.shape, layout.dtype, axes, geometry)
+            spec = at_level(spec, order, level, multiscale.levels[0], layout.shape)
             notes += axis_notes + place_notes
     except FormatError as error:
         if node.place in error.message:
             raise
         raise FormatError(f"{node.place}: {error.message}", hint=error.hint) from error
-    return _Described(array, spec, order, _info(root, image, multiscale, level, spec, kept, notes))
+    info = _info(root, image, multiscale, level, spec, kept, notes)
+    return _Described(array, spec, order, info, f"OME-NGFF {multiscale.version}", len(multiscale.levels))
 
 
 def _bare(root: Path, image: Image) -> _Described:
@@ -147,7 +158,7 @@ def _bare(root: Path, image: Image) -> _Described:
         item=image.item,
     )
     spec = ArraySpec(layout.shape, layout.dtype, default_axes(len(layout.shape)))
-    return _Described(node, spec, tuple(range(spec.ndim)), info)
+    return _Described(node, spec, tuple(range(spec.ndim)), info, "no OME-NGFF", 1)
 
 
 def _info(

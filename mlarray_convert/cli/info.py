@@ -104,6 +104,8 @@ def describe(path: Path, source: Source) -> dict[str, object]:
         described["chunks"] = list(chunks)
     if info.format in CHUNK_FORMATS:
         described |= {"storage": _storage(path)}
+    elif hasattr(source, "storage_fields"):
+        described |= {"storage": source.storage_fields}
     if info.record:
         described |= {"record": dict(info.record)}
     return described
@@ -163,7 +165,9 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
     if spec.get("chunks"):
         rows["chunks"] = by(_list(spec["chunks"]))
     storage = spec.get("storage")
-    if isinstance(storage, dict):
+    if isinstance(storage, dict) and "blocks" not in storage:
+        rows |= {name: by(value) if isinstance(value, list) else value for name, value in storage.items()}
+    elif isinstance(storage, dict):
         rows |= {
             "chunks": f"{by(storage['chunks'])}  ({storage['chunk_count']} of them)",
             "blocks": by(storage["blocks"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -52,8 +53,19 @@ def _files(path: Path) -> list[Path]:
         raise UsageError(f"There is no such file or folder: {path}.")
     if item is not None or path.is_file() or is_folder_image(path):
         return [path]
-    found = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return sorted(file for file in found if format_of_name(file) is not None)
+    return sorted(_below(path))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the images below a folder; an image that is a folder is not looked into."""
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not is_folder_image(entry):
+            if not entry.is_symlink():
+                yield from _below(entry)
+        elif entry.is_dir() or (entry.is_file() and format_of_name(entry) is not None):
+            yield entry
 
 
 def _decoded_bytes(path: Path, against: Path | None) -> int:
