@@ -186,7 +186,8 @@ def _stored_v2(node: Node) -> Stored:
         raise FormatError(f"its values are {shorten(repr(kind))}, not plain numbers.")
     shape = _extents(document.get("shape"), "shape", 0)
     dtype = np.dtype(kind).newbyteorder("=")
-    chunks = _checked_chunks(document.get("chunks"), shape, dtype)
+    chunks = _grid(document.get("chunks"), shape)
+    _refuse_large(chunks, dtype)
     if document.get("order") not in ("C", "F") or document.get("dimension_separator", ".") not in (".", "/"):
         raise FormatError("its order or dimension_separator is none that zarr defines.")
     filters = document.get("filters") or []
@@ -212,11 +213,12 @@ def _stored_v3(node: Node) -> Stored:
     if grid.get("name") != "regular":
         raise FormatError(f"its chunk grid is {shorten(repr(grid.get('name')))}; only regular ones can be read.")
     dtype = np.dtype(kind)
-    objects = _checked_chunks(_mapping(grid, "configuration").get("chunk_shape"), shape, dtype)
+    objects = _grid(_mapping(grid, "configuration").get("chunk_shape"), shape)
     names = _codec_names(document.get("codecs"))
     chunks = objects
     if names[0][0] == "sharding_indexed":
         chunks = _inner_chunks(names[0][1], objects, depth=0)
+    _refuse_large(chunks, dtype)
     return Stored(shape, dtype, chunks, objects, names[-1][0] == "blosc" and chunks == objects)
 
 
@@ -256,13 +258,16 @@ def _refuse_codec(name: object, allowed: frozenset[str]) -> None:
         )
 
 
-def _checked_chunks(value: object, shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[int, ...]:
-    chunks = _extents(value, "chunk shape", 1)
-    if len(chunks) != len(shape):
-        raise FormatError(f"chunks of {chunks} do not fit an array of shape {shape}.")
+def _grid(value: object, shape: tuple[int, ...]) -> tuple[int, ...]:
+    extents = _extents(value, "chunk shape", 1)
+    if len(extents) != len(shape):
+        raise FormatError(f"chunks of {extents} do not fit an array of shape {shape}.")
+    return extents
+
+
+def _refuse_large(chunks: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     if math.prod(chunks) * dtype.itemsize > CHUNK_LIMIT:
         raise FormatError(f"a chunk of {chunks} has more than {CHUNK_LIMIT} bytes.")
-    return chunks
 
 
 def _extents(value: object, name: str, least: int) -> tuple[int, ...]:
