@@ -246,8 +246,8 @@ def _until_centre(source: Source, spec: ArraySpec, target: Target, request: Requ
 
     A sink with chunks chooses the filter by the centre; 0 where it can be read first, or where nothing depends on it.
     """
-    chunked = target.chunks is not None and request.target.name in CHUNK_FORMATS
-    if source.access is not Access.SLAB or not chunked or spec.dtype.itemsize == 1 or spec.size == 0:
+    samples = request.target.name in CHUNK_FORMATS and spec.dtype.itemsize > 1 and spec.size > 0
+    if source.access is not Access.SLAB or target.chunks is None or not samples:
         return 0, 0
     axis = next((axis for axis in source.order if spec.shape[axis] > 1), source.order[-1])
     extent, chunk = spec.shape[axis], target.chunks[axis]

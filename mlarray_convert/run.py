@@ -39,6 +39,7 @@ from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
+from mlarray_convert.places import size_of, version_of
 from mlarray_convert.plan import (
     CHUNK_FORMATS,
     DECODER_BYTES,
@@ -52,7 +53,6 @@ from mlarray_convert.plan import (
     plan_case,
     spool_tiles,
 )
-from mlarray_convert.places import size_of, version_of
 from mlarray_convert.record import is_ours, make_record, target_item, why_stale
 from mlarray_convert.request import IfExists, Request, Verify
 from mlarray_convert.verify import check_written

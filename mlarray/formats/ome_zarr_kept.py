@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -71,9 +70,8 @@ def kept_document(
     checksums: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return what is stored under :data:`KEY`, plain JSON values."""
-    plain = deepcopy(meta)
-    mapping = stored_mapping(plain)
-    mapping[_BLOSC_FIELDS] = {name: None for name in mapping[_BLOSC_FIELDS]}  # another container has other chunks
+    mapping = stored_mapping(meta)
+    mapping[_BLOSC_FIELDS] = dict.fromkeys(mapping[_BLOSC_FIELDS])  # another container has other chunks
     return {
         "version": VERSION,
         "meta": {name: part if name in FREE_NAMESPACES else to_jsonable(part) for name, part in mapping.items()},
@@ -181,9 +179,7 @@ def _close(first: Sequence[float], second: Sequence[float]) -> bool:
 def _meta(given: object, notes: list[Note]) -> Meta | None:
     if not isinstance(given, dict):
         return None
-    mapping = {
-        name: part if name in FREE_NAMESPACES else from_jsonable(part) for name, part in given.items()
-    }
+    mapping = {name: part if name in FREE_NAMESPACES else from_jsonable(part) for name, part in given.items()}
     meta, problems = read_metadata({_METADATA_KEY: mapping}, {})
     notes += [Note("metadata-unreadable", problem) for problem in problems]
     return meta

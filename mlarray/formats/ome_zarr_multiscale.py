@@ -142,15 +142,17 @@ def geometry_of(axes: Sequence[FileAxis], level: Level) -> tuple[Geometry | None
     for column, (row, sign) in enumerate(runs):
         affine[row, column] = sign * scale[column] * factors[column]
         affine[named[column], count] = start[column] * factors[column]
-    known: frozenset[Part] = frozenset({"spacing", "direction"} | (set() if shift is None else {"origin"}))
-    return checked_geometry(affine, frame, known), ()
+    known: set[Part] = {"spacing", "direction"} if shift is None else {"spacing", "direction", "origin"}
+    return checked_geometry(affine, frame, frozenset(known)), ()
 
 
 def relation(level: Level, finest: Level) -> tuple[np.ndarray, np.ndarray]:
     """Return scale and offset, per axis, that turn an index of a level into one of the finest level."""
     count = len(level.scale or finest.scale or ())
     fine, own = (np.ones(count) if one.scale is None else np.array(one.scale) for one in (finest, level))
-    first, start = (np.zeros(count) if one.translation is None else np.array(one.translation) for one in (finest, level))
+    first, start = (
+        np.zeros(count) if one.translation is None else np.array(one.translation) for one in (finest, level)
+    )
     divisor = np.where(fine == 0, 1.0, fine)
     return own / divisor, (start - first) / divisor
 

@@ -95,7 +95,9 @@ class ZarrOptions:
             raise LayoutError(f"A chunk of {chunks} has more than {CHUNK_LIMIT} bytes.", hint="Choose smaller ones.")
         by = " x ".join(map(str, chunks))
         if self.shard_size is None:
-            return Layout(chunks, chunks, chosen.patch_size, f"Chunks of {by}, each an object of the store. {chosen.reason}")
+            return Layout(
+                chunks, chunks, chosen.patch_size, f"Chunks of {by}, each an object of the store. {chosen.reason}"
+            )
         shards = _shards(spec, chunks, self.shard_size)
         reason = f"Chunks of {by} in shards of {' x '.join(map(str, shards))}, each an object of the store."
         return Layout(shards, chunks, chosen.patch_size, f"{reason} {chosen.reason}")

@@ -1,8 +1,8 @@
 """How are the coarser levels of a pyramid made, in bounded memory?
 
 Each level halves axes of space of the one below, never time or channels: all of them, but those whose steps are twice the
-finest or more wait until the others have caught up. Images are averaged: exactly, rounded half to even for integers. Segmentations
-and bool keep the first voxel of each group, so that no value appears that was not there.
+finest or more wait until the others have caught up. Images are averaged: exactly, rounded half to even for integers.
+Segmentations and bool keep the first voxel of each group, so that no value appears that was not there.
 """
 
 from __future__ import annotations
@@ -84,7 +84,9 @@ def plan_levels(
             t + (0.5 * s if f == 2 and mean else 0.0) for t, s, f in zip(last.shift, last.scale, factors, strict=True)
         )
         extents = tuple(-(-n // f) for n, f in zip(last.shape, factors, strict=True))
-        levels.append(PyramidLevel(extents, factors, tuple(s * f for s, f in zip(last.scale, factors, strict=True)), shift))
+        levels.append(
+            PyramidLevel(extents, factors, tuple(s * f for s, f in zip(last.scale, factors, strict=True)), shift)
+        )
     return tuple(levels)
 
 
@@ -120,7 +122,9 @@ def fill_level(
             def reduce(piece: Region, region: Region = region, block: NDArray = block) -> None:
                 source = _below(piece, level.factors, below.shape)
                 found = below[source.slices]
-                block[piece.relative_to(region).slices] = mean_of(found, level.factors) if mean else first_of(found, level.factors)
+                block[piece.relative_to(region).slices] = (
+                    mean_of(found, level.factors) if mean else first_of(found, level.factors)
+                )
 
             for _ in pool.map(reduce, _pieces(region, level.factors, chunks)):
                 pass
@@ -141,8 +145,8 @@ def first_of(block: NDArray, factors: Sequence[int]) -> NDArray:
 def mean_of(block: NDArray, factors: Sequence[int]) -> NDArray:
     """Return the mean of each group of voxels; a group at the end may be smaller.
 
-    Integers are summed exactly and rounded half to even; floats are summed in float64 (complex in complex128), in the order of the
-    axes, so that the result does not depend on how the array is cut.
+    Integers are summed exactly and rounded half to even; floats are summed in float64 (complex in complex128), in the order of
+    the axes, so that the result does not depend on how the array is cut.
 
     Examples
     --------

@@ -147,7 +147,9 @@ def _bare(root: Path, image: Image) -> _Described:
         raise FormatError(f"The array {node.place} has no axes.")
     names = node.document.get("dimension_names")
     told = f"its dimensions are named {names}, " if isinstance(names, list) and any(names) else ""
-    note = Note("axes-unknown", f"{node.place} is a plain zarr array: {told}what its axes are and where it lies is unknown.")
+    note = Note(
+        "axes-unknown", f"{node.place} is a plain zarr array: {told}what its axes are and where it lies is unknown."
+    )
     header = _header(dict(node.attributes))
     info = SourceInfo(
         format="ome-zarr",

@@ -64,7 +64,9 @@ class OmeZarrSink:
         assert sizes.chunks is not None
         assert sizes.blocks is not None
         self.chunks: tuple[int, ...] | None = sizes.chunks
-        self._objects, self._blocks = (tuple(extents[axis] for axis in self._layout.order) for extents in (sizes.chunks, sizes.blocks))
+        self._objects, self._blocks = (
+            tuple(extents[axis] for axis in self._layout.order) for extents in (sizes.chunks, sizes.blocks)
+        )
         self._levels = self._planned()
         self._windows = self._counter()
         self._name = split_suffix(path.name)[0]
@@ -124,7 +126,9 @@ class OmeZarrSink:
     def _planned(self) -> tuple[PyramidLevel, ...]:
         layout = self._layout
         shape = layout.shape(self.spec)
-        return plan_levels(shape, layout.spatial, layout.scale, self._blocks, count=self._how.levels, mean=self._averages)
+        return plan_levels(
+            shape, layout.spatial, layout.scale, self._blocks, count=self._how.levels, mean=self._averages
+        )
 
     def _counter(self) -> Windows | None:
         if self._is_seg:
@@ -139,7 +143,7 @@ class OmeZarrSink:
         return kinds.index("channel") if "channel" in kinds else None
 
     def _clipped(self, extents: tuple[int, ...], level: PyramidLevel) -> tuple[int, ...]:
-        """Return the extents of chunks or shards for a level; a chunk is not larger than the level, a shard holds whole chunks."""
+        """Return the extents of chunks or shards for a level: no chunk larger than the level, whole chunks in a shard."""
         chunks = tuple(min(c, max(1, n)) for c, n in zip(self._blocks, level.shape, strict=True))
         if extents == self._blocks:
             return chunks
@@ -233,7 +237,9 @@ class _Remote:
 
     def __init__(self, path: RemotePath) -> None:
         if not path.can_write:
-            raise UsageError(f"{path} cannot be written: the protocol only reads.", hint="Write to s3:// or to a folder.")
+            raise UsageError(
+                f"{path} cannot be written: the protocol only reads.", hint="Write to s3:// or to a folder."
+            )
         self.path: Path = path
         self._open = True
         self._remove()

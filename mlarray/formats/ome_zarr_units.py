@@ -16,7 +16,14 @@ _PREFIXES: Final = {
     "deci": -1, "centi": -2, "milli": -3, "micro": -6, "nano": -9, "pico": -12, "femto": -15, "atto": -18,
     "zepto": -21, "yocto": -24,
 }  # fmt: skip
-_OLD_LENGTHS: Final = {"angstrom": 1e-7, "foot": 304.8, "inch": 25.4, "mile": 1609344.0, "yard": 914.4, "parsec": 3.0856775814913674e19}
+_OLD_LENGTHS: Final = {
+    "angstrom": 1e-7,
+    "foot": 304.8,
+    "inch": 25.4,
+    "mile": 1609344.0,
+    "yard": 914.4,
+    "parsec": 3.0856775814913674e19,
+}
 _LENGTHS: Final = {f"{prefix}meter": 10.0 ** (power + 3) for prefix, power in _PREFIXES.items()} | _OLD_LENGTHS
 TIMES: Final = frozenset(f"{prefix}second" for prefix in _PREFIXES) | {"day", "hour", "minute"}
 

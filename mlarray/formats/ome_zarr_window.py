@@ -1,8 +1,8 @@
 """Between which values should a viewer show an image? Found while the voxels pass by.
 
 Least and greatest value are exact, and so are the percentiles of types of 8 and 16 bits: every value is counted. Wider types
-are counted by the upper half of their float32 form, sign, exponent and 7 bits of mantissa, which places a percentile within 0.8 % of
-its size whatever the range, in one pass. What is not finite is left out.
+are counted by the upper half of their float32 form (sign, exponent and 7 bits of mantissa), which places a percentile within
+0.8 % of its size whatever the range, in one pass. What is not finite is left out.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ class Windows:
                 return piece
             # An index that grows with the value: the sign bit turned around.
             unsigned = np.dtype(f"u{self._dtype.itemsize}")
-            return piece.view(unsigned) ^ unsigned.type(1 << (8 * self._dtype.itemsize - 1))
+            return np.asarray(piece.view(unsigned) ^ unsigned.type(1 << (8 * self._dtype.itemsize - 1)))
         with np.errstate(over="ignore"):
             bits = np.clip(piece, -3.4e38, 3.4e38).astype(np.float32).view(np.uint32)
         return np.where(bits & _SIGN, ~bits, bits | _SIGN) >> np.uint32(16)

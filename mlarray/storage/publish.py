@@ -156,9 +156,9 @@ def _swap(first: Path, second: Path) -> bool:
     names = (os.fsencode(first), os.fsencode(second))
     with contextlib.suppress(AttributeError, OSError):
         if sys.platform == "linux":
-            return ctypes.CDLL(None).renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0
+            return bool(ctypes.CDLL(None).renameat2(_AT_FDCWD, names[0], _AT_FDCWD, names[1], _RENAME_EXCHANGE) == 0)
         if sys.platform == "darwin":
-            return ctypes.CDLL(None).renamex_np(*names, _RENAME_SWAP) == 0
+            return bool(ctypes.CDLL(None).renamex_np(*names, _RENAME_SWAP) == 0)
     return False
 
 

@@ -112,7 +112,9 @@ def test_a_codec_hidden_in_shards_is_found(tmp_path: Path) -> None:
         open_source(path)
 
 
-@pytest.mark.parametrize("where", ["../other", "/etc", "a/../../b", "C:/x", "a\\b", "", "s3://bucket/x", "x" * 5000, 7, None])
+@pytest.mark.parametrize(
+    "where", ["../other", "/etc", "a/../../b", "C:/x", "a\\b", "", "s3://bucket/x", "x" * 5000, 7, None]
+)
 def test_a_path_that_leads_out_of_the_store_is_not_followed(tmp_path: Path, where: Any) -> None:
     write_image(tmp_path / "other", ramp(2, 2), multiscale("yx"))
     path = image(tmp_path)
@@ -234,7 +236,14 @@ def test_a_folder_that_is_being_written_is_no_image_yet(tmp_path: Path) -> None:
 
 def test_what_this_package_kept_may_be_anything(tmp_path: Path) -> None:
     path = image(tmp_path)
-    for kept in (7, [], {"version": 1}, {"version": 1, "meta": [], "order": ["x"]}, {"version": 2}, {"version": 1, "meta": {}}):
+    for kept in (
+        7,
+        [],
+        {"version": 1},
+        {"version": 1, "meta": [], "order": ["x"]},
+        {"version": 2},
+        {"version": 1, "meta": {}},
+    ):
         change(path, "zarr.json", lambda document, kept=kept: document["attributes"].__setitem__("mlarray", kept))
         back, _ = load(path)
         np.testing.assert_array_equal(back, ramp(8, 8, 8))

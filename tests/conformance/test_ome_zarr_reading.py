@@ -33,9 +33,7 @@ class TestVersion4BigEndianFortranOrder(SourceConformance):
     def make(self, folder: Path) -> Source:
         path = folder / "a.ome.zarr"
         stored = {"chunks": (3, 4, 5), "order": "F", "filters": None}
-        return open_source(
-            write_image(path, self.expected().astype(">i2"), multiscale("zyx"), version="0.4", **stored)
-        )
+        return open_source(write_image(path, self.expected().astype(">i2"), multiscale("zyx"), version="0.4", **stored))
 
 
 class TestPlainArray(SourceConformance):
@@ -185,7 +183,9 @@ def with_labels(folder: Path) -> Path:
     write_image(folder, ramp(4, 4, 4), multiscale("zyx", paths=("0", "s1")), levels=[ramp(2, 2, 2)])
     group = zarr.open_group(folder / "labels", mode="w", zarr_format=3)
     group.attrs["ome"] = {"labels": ["nuclei"]}
-    write_image(folder / "labels" / "nuclei", ramp(4, 4, 4, dtype=np.uint8), multiscale("zyx"), extra={"image-label": {}})
+    write_image(
+        folder / "labels" / "nuclei", ramp(4, 4, 4, dtype=np.uint8), multiscale("zyx"), extra={"image-label": {}}
+    )
     return folder
 
 

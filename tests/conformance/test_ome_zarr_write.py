@@ -300,7 +300,11 @@ def test_axes_come_back_as_they_were(tmp_path: Path, axes: tuple[Axis, ...], ver
 
 def test_parts_of_a_geometry_that_are_unknown_stay_so(tmp_path: Path) -> None:
     array = ramp(2, 3, 4)
-    for geometry in (None, Geometry.from_parts(spacing=(3, 2, 1)), Geometry.from_parts(origin=(3, 2, 1), spacing=(1, 1, 2))):
+    for geometry in (
+        None,
+        Geometry.from_parts(spacing=(3, 2, 1)),
+        Geometry.from_parts(origin=(3, 2, 1), spacing=(1, 1, 2)),
+    ):
         spec = ArraySpec(array.shape, array.dtype, parse_axes("zyx"), geometry)
         path = write(tmp_path / "a.zarr", array, spec)
         assert load(path)[1].spec == spec
