@@ -164,8 +164,10 @@ class OmeZarrSink:
         shuffle = "bitshuffle" if dtype.itemsize > 1 else "noshuffle"
         codec, strength = self._how.codec, _CODEC_LEVELS[self._how.codec]
         common: dict[str, Any] = {
-            "store": self._pending.store() if isinstance(self._pending, _Remote) else LocalStore(self.path),
-            "name": str(number),
+            # A store of its own: in one that starts at the group, zarr would make the group too, and make it look finished.
+            "store": self._pending.store(str(number))
+            if isinstance(self._pending, _Remote)
+            else LocalStore(self.path / str(number)),
             "shape": level.shape,
             "chunks": chunks,
             "dtype": dtype,
@@ -244,11 +246,11 @@ class _Remote:
         self._open = True
         self._remove()
 
-    def store(self) -> Any:
-        """Return the store that zarr writes to."""
+    def store(self, name: str) -> Any:
+        """Return the store that zarr writes a level to."""
         from zarr.storage import FsspecStore
 
-        return FsspecStore.from_url(str(self.path))
+        return FsspecStore.from_url(f"{self.path}/{name}")
 
     def put(self, name: str, data: bytes) -> None:
         """Store a small object."""
