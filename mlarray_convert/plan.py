@@ -209,9 +209,11 @@ class Memory:
         copies = 1.0
         if isinstance(getattr(source, "inner", source), ScaledSource) or source.spec.dtype != spec.dtype:
             copies += source.spec.dtype.itemsize / itemsize  # the values as stored, beside those that are kept
-        chunk_bytes = math.prod(target.chunks) * itemsize if target.chunks is not None else 0
+        chunk_bytes = 0
         if request.target.name not in CHUNK_FORMATS:
             copies += 1.0  # a file in another axis or byte order takes a reordered copy
+        elif target.chunks is not None:
+            chunk_bytes = math.prod(target.chunks) * itemsize
         # A chunk as it is gathered, compressed, and as the sample for the filter; the scratch of a thread is far smaller.
         fixed = limits.base_bytes + DECODER_BYTES + min(LONGEST_RUN_BYTES, spec.nbytes) + 3 * chunk_bytes
         fixed += int(getattr(source, "held_bytes", 0)) + _sink_scratch(request, spec, limits)

@@ -3,7 +3,7 @@
 Writes one volume as ``.nii.gz`` and as ``.mha``, converts each with ``mla convert --memory 1GB --workers 1``, and prints the
 peak resident memory of the converting processes (from the kernel) and whether every voxel is right, by checksum.
 
-    python benchmarks/compare/bounded_memory.py SCRATCH [--gib 4] [--memory 1GB] [--json FILE]
+    python benchmarks/compare/bounded_memory.py SCRATCH [--gib 4] [--memory 1GB] [--to mla|ome-zarr] [--json FILE]
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import shutil
 import subprocess
 import sys
 import time
@@ -67,16 +68,24 @@ def write_sources(folder: Path, count: int) -> tuple[dict[str, Path], str]:
 
 
 def checksum(path: Path) -> str:
-    """Return the checksum of all voxels of an ``.mla`` file in C order, read by planes."""
-    from mlarray import MLArray, Region
+    """Return the checksum of all voxels of an output in C order, read by planes."""
+    from mlarray import Region
+    from mlarray.formats.registry import open_source
 
     state = xxhash.xxh3_128()
-    with MLArray.open(path, mmap_mode=None) as image:
-        depth = image.meta.blosc2.chunk_size[0]
-        for z in range(0, image.shape[0], depth):
-            stop = min(z + depth, image.shape[0])
-            state.update(image.read(Region((z, 0, 0), (stop, *image.shape[1:]))).tobytes())
+    with open_source(path, mapped=False) as image:
+        shape, depth = image.spec.shape, image.chunks[0]
+        for z in range(0, shape[0], depth):
+            state.update(image.read(Region((z, 0, 0), (min(z + depth, shape[0]), *shape[1:]))).tobytes())
     return state.hexdigest()
+
+
+def remove(path: Path) -> None:
+    """Remove an output, a file or a folder."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def main() -> None:
@@ -85,6 +94,8 @@ def main() -> None:
     parser.add_argument("scratch", type=Path)
     parser.add_argument("--gib", type=float, default=4)
     parser.add_argument("--memory", default="1GB")
+    parser.add_argument("--to", choices=["mla", "ome-zarr"], default="mla")
+    parser.add_argument("--shards", action="store_true", help="of an OME-Zarr")
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
     count = int(arguments.gib * 2**30 / (PLANE[0] * PLANE[1] * 2))
@@ -92,8 +103,8 @@ def main() -> None:
     mla = str(Path(sys.executable).with_name("mla"))
     results = {}
     for kind, path in paths.items():
-        output = arguments.scratch / f"{kind}.mla"
-        output.unlink(missing_ok=True)
+        output = arguments.scratch / f"{kind}.{'mla' if arguments.to == 'mla' else 'ome.zarr'}"
+        remove(output)
         command = [
             mla,
             "convert",
@@ -105,6 +116,7 @@ def main() -> None:
             "--workers",
             "1",
             "--quiet",
+            *(["--shards", "auto"] if arguments.shards else []),
         ]
         began = time.perf_counter()
         # A process of its own around the command: its children's peak is then that of the conversion alone.
@@ -119,7 +131,7 @@ def main() -> None:
             "voxel_bytes": count * PLANE[0] * PLANE[1] * 2,
         }
         print(f"{kind}: peak {peak / 1e9:.3f} GB, {seconds:.0f} s, every voxel equal: {equal}", flush=True)
-        output.unlink()
+        remove(output)
     if arguments.json:
         arguments.json.write_text(json.dumps(results, indent=1))
     sys.exit(0 if all(result["equal"] for result in results.values()) else 1)

@@ -93,9 +93,12 @@ def test_missing_chunks_hold_the_fill_value_and_torn_ones_are_named(web: str, tm
 
 def test_a_server_that_ignores_ranges_is_told_and_never_believed(tmp_path: Path) -> None:
     write_image(tmp_path / "a.zarr", ramp(64, 64), multiscale("yx"), chunks=(8, 8), shards=(64, 64))
-    with http_server(tmp_path, ranges=False) as address, open_source(f"{address}/a.zarr") as source:
-        with pytest.raises(FormatError, match="bytes were asked for|came"):
-            source.read(Region((0, 0), (8, 8)))
+    with (
+        http_server(tmp_path, ranges=False) as address,
+        open_source(f"{address}/a.zarr") as source,
+        pytest.raises(FormatError, match=r"bytes .*were asked for, \d+ came"),
+    ):
+        source.read(Region((0, 0), (8, 8)))
 
 
 def test_what_is_not_there_is_told(web: str) -> None:

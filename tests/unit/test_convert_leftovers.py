@@ -53,3 +53,12 @@ def test_files_that_are_no_leftovers_stay(tmp_path: Path) -> None:
         (tmp_path / name).touch()
     assert remove_leftovers([tmp_path, tmp_path / "missing"]) == ()
     assert len(list(tmp_path.iterdir())) == 4
+
+
+def test_the_folder_of_a_dead_process_is_removed_with_all_that_is_in_it(tmp_path: Path) -> None:
+    path = part(tmp_path, dead_pid())
+    path.unlink()
+    (path / "0" / "c").mkdir(parents=True)
+    (path / "0" / "c" / "1").write_bytes(b"half")
+    assert remove_leftovers([tmp_path]) == (path,)
+    assert list(tmp_path.iterdir()) == []

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 import pytest
 
 from mlarray.errors import UsageError
-from mlarray.storage.publish import PendingFile, is_part, part_owner
+from mlarray.storage.publish import PendingFile, PendingFolder, is_part, part_owner, remove_tree
 
 
 def test_a_pending_file_is_hidden_beside_its_final_name(tmp_path: Path) -> None:
@@ -72,3 +73,81 @@ def test_any_name_that_a_file_can_have_can_be_pending(tmp_path: Path, name: str)
 )
 def test_other_names_have_no_owner(name: str) -> None:
     assert part_owner(name) is None
+
+
+# --- folders ---------------------------------------------------------------------------------------------------------
+
+
+def filled(folder: Path, text: str) -> Path:
+    (folder / "a" / "b").mkdir(parents=True)
+    (folder / "a" / "b" / "c").write_text(text)
+    return folder
+
+
+def test_a_folder_is_filled_beside_its_final_name_and_gets_it_in_the_end(tmp_path: Path) -> None:
+    pending = PendingFolder(tmp_path / "case.zarr")
+    assert is_part(pending.path.name)
+    assert pending.path.parent == tmp_path
+    filled(pending.path, "new")
+    assert not (tmp_path / "case.zarr").exists()
+    pending.publish()
+    pending.abort()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["case.zarr"]
+    assert (tmp_path / "case.zarr" / "a" / "b" / "c").read_text() == "new"
+
+
+@pytest.mark.parametrize("old", ["folder", "file", "link"])
+@pytest.mark.parametrize("exchanging", [True, False], ids=["one step", "two steps"])
+def test_what_was_there_stays_until_the_folder_is_complete(
+    tmp_path: Path, old: str, exchanging: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not exchanging:
+        monkeypatch.setattr(sys, "platform", "another")
+    place = tmp_path / "out" / "case.zarr"
+    elsewhere = filled(tmp_path / "elsewhere", "old")
+    place.parent.mkdir()
+    if old == "folder":
+        filled(place, "old")
+    elif old == "file":
+        place.write_text("old")
+    else:
+        place.symlink_to(elsewhere)
+    pending = PendingFolder(place)
+    filled(pending.path, "new")
+    assert (place.read_text() if old == "file" else (place / "a" / "b" / "c").read_text()) == "old"
+    pending.publish()
+    assert (place / "a" / "b" / "c").read_text() == "new"
+    assert not place.is_symlink()
+    assert [entry.name for entry in place.parent.iterdir()] == ["case.zarr"]
+    assert (elsewhere / "a" / "b" / "c").read_text() == "old"
+
+
+def test_a_folder_that_is_given_up_leaves_the_old_one(tmp_path: Path) -> None:
+    filled(tmp_path / "case.zarr", "old")
+    pending = PendingFolder(tmp_path / "case.zarr")
+    filled(pending.path, "new")
+    pending.abort()
+    pending.abort()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["case.zarr"]
+    assert (tmp_path / "case.zarr" / "a" / "b" / "c").read_text() == "old"
+
+
+def test_a_second_step_that_fails_brings_the_old_folder_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "platform", "another")
+    filled(tmp_path / "case.zarr", "old")
+    pending = PendingFolder(tmp_path / "case.zarr")
+    pending.path.rmdir()  # as if another process had removed it
+    with pytest.raises(OSError, match="No such file"):
+        pending.publish()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["case.zarr"]
+    assert (tmp_path / "case.zarr" / "a" / "b" / "c").read_text() == "old"
+
+
+def test_links_in_a_folder_are_removed_and_not_followed(tmp_path: Path) -> None:
+    kept = filled(tmp_path / "kept", "mine")
+    folder = filled(tmp_path / "folder", "gone")
+    (folder / "link").symlink_to(kept)
+    remove_tree(folder)
+    remove_tree(folder)
+    assert not folder.exists()
+    assert (kept / "a" / "b" / "c").read_text() == "mine"
