@@ -157,7 +157,7 @@ class OmeZarrSink:
         from zarr.codecs import BloscCodec
         from zarr.storage import LocalStore
 
-        level = self._levels[number]
+        level, name = self._levels[number], str(number)
         chunks = self._clipped(self._blocks, level)
         shards = None if self._objects == self._blocks else self._clipped(self._objects, level)
         dtype = self._layout.dtype
@@ -165,22 +165,25 @@ class OmeZarrSink:
         codec, strength = self._how.codec, _CODEC_LEVELS[self._how.codec]
         common: dict[str, Any] = {
             # A store of its own: in one that starts at the group, zarr would make the group too, and make it look finished.
-            "store": self._pending.store(str(number))
-            if isinstance(self._pending, _Remote)
-            else LocalStore(self.path / str(number)),
+            "store": remote.store(name)
+            if isinstance(remote := self._pending, _Remote)
+            else LocalStore(self.path / name),
             "shape": level.shape,
             "chunks": chunks,
             "dtype": dtype,
             "fill_value": 0,
         }
         if self._how.version == "0.4":
-            from numcodecs import Blosc
-
             return zarr.create_array(
                 **common,
                 zarr_format=2,
                 filters=None,
-                compressors=Blosc(codec, strength, Blosc.BITSHUFFLE if dtype.itemsize > 1 else Blosc.NOSHUFFLE),
+                compressors={
+                    "id": "blosc",
+                    "cname": codec,
+                    "clevel": strength,
+                    "shuffle": 2 if dtype.itemsize > 1 else 0,
+                },
                 chunk_key_encoding={"name": "v2", "separator": "/"},
             )
         return zarr.create_array(
