@@ -67,7 +67,7 @@ def plan_levels(
     --------
     >>> levels = plan_levels((40, 512, 512), (True,) * 3, (5.0, 0.7, 0.7), (32, 128, 128), count=None, mean=True)
     >>> [level.shape for level in levels]
-    [(40, 512, 512), (40, 256, 256), (20, 128, 128)]
+    [(40, 512, 512), (40, 256, 256), (40, 128, 128), (20, 64, 64)]
     """
     ndim = len(shape)
     levels = [PyramidLevel(tuple(shape), (1,) * ndim, (1.0,) * ndim, (0.0,) * ndim)]
