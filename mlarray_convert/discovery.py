@@ -22,7 +22,14 @@ from typing import Any
 from mlarray.errors import MLArrayError, UsageError
 from mlarray.formats.dicom import Survey, survey
 from mlarray.formats.items import item_path, join_item, split_item
-from mlarray.formats.registry import format_of_name, format_of_place, is_folder_image, is_series_file, items_of, split_suffix
+from mlarray.formats.registry import (
+    format_of_name,
+    format_of_place,
+    is_folder_image,
+    is_series_file,
+    items_of,
+    split_suffix,
+)
 from mlarray.storage.publish import is_part
 from mlarray.storage.remote import is_remote
 from mlarray_convert.request import Request

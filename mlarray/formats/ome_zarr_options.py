@@ -87,7 +87,7 @@ class ZarrOptions:
 
     def layout(self, spec: ArraySpec) -> Layout:
         """Return the objects of the store (as chunks) and what is decoded at a time (as blocks), in array-axis order."""
-        chosen = self.chunks.layout(spec)
+        chosen = self.chunks.layout_for(spec)
         if chosen.chunks is None:
             chosen = layout_for_patch(spec.shape, spec.dtype.itemsize, patch_size="default")
         chunks = cast("tuple[int, ...]", chosen.chunks)

@@ -213,7 +213,9 @@ def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = 
             hint="Leave the item out.",
         )
     if is_remote(path) and row.name != "ome-zarr":
-        raise UsageError(f"{path} is a {row.title} file, which is read from this machine only.", hint="Download it first.")
+        raise UsageError(
+            f"{path} is a {row.title} file, which is read from this machine only.", hint="Download it first."
+        )
     if not ((row.folders or row.series) and path.is_dir()):
         _refuse_irregular(path)
     choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
@@ -259,7 +261,7 @@ def is_series_folder(path: Path) -> bool:
 
 def _series_of(path: Path) -> Format | None:
     """Return the format of which ``path``, a file without a known suffix or a folder, is or holds a part of a series."""
-    for row in FORMATS:
+    for row in all_formats():
         if row.series and cast("SeriesModule", module_of(row)).holds_images(path):
             return row
     return None

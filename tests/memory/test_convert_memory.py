@@ -75,7 +75,7 @@ def volumes(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.mark.parametrize("limit_mb", [200, 1000])
 @pytest.mark.parametrize("name", ["plain.nii", "packed.nii.gz"])
-@pytest.mark.parametrize("suffix", [".mla", ".nii.gz", ".nii"])
+@pytest.mark.parametrize("suffix", [".mla", ".nii.gz", ".nii", ".ome.zarr"])
 def test_the_measured_peak_is_the_predicted_one_or_less(
     volumes: Path, tmp_path: Path, name: str, suffix: str, limit_mb: int
 ) -> None:
@@ -149,3 +149,12 @@ def test_a_compressed_tiff_is_converted_within_the_limit(tiffs: Path, tmp_path: 
     result = converted(tiffs / name, tmp_path / "out.mla", limit=250 * 10**6)
     assert result["predicted"] <= 250 * 10**6
     assert result["measured"] <= result["predicted"] * PREDICTION_SLACK
+
+
+def test_a_pyramid_and_its_source_stay_within_the_limit(volumes: Path, tmp_path: Path) -> None:
+    there = converted(volumes / "plain.nii", tmp_path / "a.ome.zarr", limit=250 * 10**6)
+    back = converted(tmp_path / "a.ome.zarr", tmp_path / "b.mla", limit=250 * 10**6, verify="full")
+    again = converted(tmp_path / "a.ome.zarr", tmp_path / "c.ome.zarr", limit=250 * 10**6)
+    for result in (there, back, again):
+        assert result["predicted"] <= 250 * 10**6
+        assert result["measured"] <= result["predicted"] * PREDICTION_SLACK
