@@ -12,6 +12,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from pathlib import Path
 
+import xxhash
+
 from mlarray.layout import DEFAULT_LAYOUT
 from mlarray.sources.base import Note
 from mlarray_convert.discovery import Case
