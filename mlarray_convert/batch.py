@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -22,12 +20,14 @@ from mlarray.layout import PatchSize
 from mlarray.storage.publish import PendingFile
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, Discovery, discover, group_of
+from mlarray_convert.executor import Advanced, Broken, Done, Executor, Lost, Started, Work
+from mlarray_convert.interrupts import sigterm_as_interrupt
 from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.machine import Machine, Share, share_out, this_machine
 from mlarray_convert.places import size_of
-from mlarray_convert.pool import Advanced, Done, Lost, Pool, Started, Work
+from mlarray_convert.pool import Pool
 from mlarray_convert.report import Report
-from mlarray_convert.request import IfExists, Request, make_request
+from mlarray_convert.request import LOCAL_SCHEDULER, IfExists, Request, make_request
 from mlarray_convert.run import Job, Outcome, Status, died, run_case
 
 
@@ -45,21 +45,25 @@ class Found:
         Bytes of each case's source file.
     removed : tuple of Path
         Unfinished files of dead writers that were removed.
+    elsewhere : int
+        Cases that other parts of the data set have.
     """
 
     discovery: Discovery
     share: Share
     sizes: tuple[int, ...]
     removed: tuple[Path, ...] = ()
+    elsewhere: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Began:
-    """A case was given to the worker process ``pid``."""
+    """A case was given to the worker process ``pid`` of a host; of this one when its name is empty."""
 
     index: int
     case: Case
     pid: int
+    host: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +110,8 @@ def convert(
     keep_private: bool = False,
     ome_version: str | None = None,
     shards: str | int | Sequence[int] | None = None,
+    scheduler: str | Path | None = None,
+    shard: str | tuple[int, int] | None = None,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -164,6 +170,11 @@ def convert(
         Version of OME-Zarr to write. Default: 0.5.
     shards : str, int or sequence of int, optional
         Extents of the shards of an OME-Zarr per array axis, or ``"auto"``: 64 MiB. Default: no shards.
+    scheduler : str or path, optional
+        Do the work on a Dask cluster: address of its scheduler, path of its scheduler file, or ``"local"`` for one on this
+        machine that ends with the run. Default: processes of this machine, without Dask.
+    shard : str or (int, int), optional
+        Take one part of the cases: ``"3/16"`` is every sixteenth, from the third on, in the order of their names.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -176,6 +187,8 @@ def convert(
     ------
     UsageError
         When the request cannot be carried out as a whole.
+    MissingDependencyError
+        When a scheduler is given and Dask is not installed.
     KeyboardInterrupt
         On Ctrl-C or SIGTERM, after every worker has stopped and its partial files are gone.
     """
@@ -203,6 +216,8 @@ def convert(
         keep_private=keep_private,
         ome_version=ome_version,
         shards=shards,
+        scheduler=scheduler,
+        shard=shard,
     )
     return run_request(request, on_event=on_event)
 
@@ -227,7 +242,7 @@ def run_request(
     machine : Machine, optional
         What may be used. Default: found out.
     """
-    with _sigterm_as_interrupt():
+    with sigterm_as_interrupt():
         return _carry_out(request, on_event if on_event is not None else _ignore, work, machine)
 
 
@@ -236,52 +251,82 @@ def _carry_out(
 ) -> Report:
     began = time.perf_counter()
     discovery = discover(request)
-    cases = discovery.cases
+    cases = discovery.cases if request.shard is None else request.shard.of(discovery.cases)
+    elsewhere = len(discovery.cases) - len(cases)
     if request.if_exists is IfExists.ERROR:
         _refuse_existing(cases, request.store)
     if request.store is not None:
         _store_module(request).refuse_foreign_store(request.store)
     _refuse_unwritable(cases, dry_run=request.dry_run)
-    available = machine if machine is not None else this_machine()
-    share = share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
     folders = {case.output.parent for case in cases if not is_remote(case.output)}
     folders |= {request.store.parent} if request.store is not None else set()
-    removed = () if request.dry_run else remove_leftovers(folders)
-    sizes = tuple(_size(case) for case in cases)
-    tell(Found(discovery, share, sizes, removed))
     outcomes: dict[int, Outcome] = {}
-    pool: Pool[Job, Outcome] = Pool(work, workers=share.workers, threads=share.threads)
-    jobs = [Job(case, request, share.memory_bytes, share.threads) for case in cases]
-    try:
+    lost = ""
+    with _executor(request, cases, work, machine) as executor:
+        share = executor.share
+        removed = () if request.dry_run else remove_leftovers(folders)
+        sizes = tuple(_size(case) for case in cases)
+        tell(Found(replace(discovery, cases=cases), share, sizes, removed, elsewhere))
+        jobs = [Job(case, request, share.memory_bytes, share.threads) for case in cases]
         # Largest first: a large case that starts last would keep one worker busy while the others have nothing left.
         order = sorted(range(len(cases)), key=lambda index: -sizes[index]) if share.workers > 1 else None
-        with contextlib.closing(pool.run(jobs, order)) as happenings:  # type: ignore[type-var]
-            for event in _translated(happenings, cases):
-                if isinstance(event, Ended):
-                    outcomes[event.index] = event.outcome
-                tell(event)
-                if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
-                    break
-        if request.store is not None and not request.dry_run:
-            _join(request, request.store, outcomes.values())
-    finally:
-        if not request.dry_run:
-            remove_leftovers(folders, dead=pool.pids)
+        try:
+            with contextlib.closing(executor.run(jobs, order)) as happenings:  # type: ignore[type-var]
+                for event in happenings:
+                    if isinstance(event, Broken):
+                        lost = event.reason
+                        break
+                    told = _translated(event, cases)
+                    if isinstance(told, Ended):
+                        outcomes[told.index] = told.outcome
+                    tell(told)
+                    if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
+                        break
+            if request.store is not None and not request.dry_run:
+                _join(request, request.store, outcomes.values())
+        finally:
+            if not request.dry_run:
+                remove_leftovers(folders, dead=executor.owners)
     not_started = tuple(case.name for index, case in enumerate(cases) if index not in outcomes)
     ordered = tuple(outcomes[index] for index in sorted(outcomes))
-    return Report(ordered, time.perf_counter() - began, request.dry_run, not_started)
+    seconds = time.perf_counter() - began
+    return Report(
+        ordered, seconds, request.dry_run, not_started, lost=lost, shard=request.shard, elsewhere=elsewhere
+    )
 
 
-def _translated(happenings: Iterable[object], cases: Sequence[Case]) -> Iterator[Began | Moved | Ended]:
-    for event in happenings:
-        if isinstance(event, Started):
-            yield Began(event.index, cases[event.index], event.pid)
-        elif isinstance(event, Advanced):
-            yield Moved(event.index, event.share)
-        elif isinstance(event, Done):
-            yield Ended(event.index, event.result)
-        elif isinstance(event, Lost):
-            yield Ended(event.index, died(cases[event.index], event.exit_code))
+@contextlib.contextmanager
+def _executor(
+    request: Request, cases: Sequence[Case], work: Work[Job, Outcome], machine: Machine | None
+) -> Iterator[Executor[Job, Outcome]]:
+    """Open what does the work: processes of this machine, or a Dask cluster."""
+    if request.scheduler is None or not cases:
+        yield Pool(work, _share(request, cases, machine))
+        return
+    from mlarray_convert.cluster import Places, open_cluster  # Dask is imported only by those who use it
+
+    outputs = {_nearest_existing(case.output.parent) for case in cases}
+    places = Places(tuple(case.source for case in cases), tuple(sorted(outputs)), request.dry_run)
+    local = _share(request, cases, machine) if request.scheduler == LOCAL_SCHEDULER else None
+    with open_cluster(
+        work, request.scheduler, places=places, local=local, memory_bytes=request.memory_bytes
+    ) as executor:
+        yield executor
+
+
+def _share(request: Request, cases: Sequence[Case], machine: Machine | None) -> Share:
+    available = machine if machine is not None else this_machine()
+    return share_out(available, cases=len(cases), workers=request.workers, memory_bytes=request.memory_bytes)
+
+
+def _translated(event: Started | Advanced | Done[Outcome] | Lost, cases: Sequence[Case]) -> Began | Moved | Ended:
+    if isinstance(event, Started):
+        return Began(event.index, cases[event.index], event.pid, event.host)
+    if isinstance(event, Advanced):
+        return Moved(event.index, event.share)
+    if isinstance(event, Done):
+        return Ended(event.index, event.result)
+    return Ended(event.index, died(cases[event.index], event.exit_code, event.told))
 
 
 def _store_module(request: Request) -> Any:
@@ -356,23 +401,6 @@ def _size(case: Case) -> int:
         return size_of(case.source)
     except OSError:
         return 0
-
-
-@contextlib.contextmanager
-def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM stop a run as Ctrl-C does; other threads than the main one have no say in signals."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGTERM, _interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _interrupt(number: int, frame: object) -> None:
-    raise KeyboardInterrupt
 
 
 def _ignore(event: Event) -> None:

@@ -1,7 +1,8 @@
 """Which unfinished files may be removed? Those whose writer is certainly dead.
 
 A name says host and process id of its writer. On another host nothing can be known, so such files stay. On this host a
-process id that is in use may have been given away again: then the process is younger than the file.
+process id that is in use may have been given away again: then the process is younger than the file. A run on several
+machines knows which of its own workers are gone, and says so.
 """
 
 from __future__ import annotations
@@ -9,39 +10,38 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from mlarray.storage.publish import part_owner, part_path, remove_tree
+from mlarray.storage.publish import part_owner, remove_tree, this_host
 
 _CLOCK_SLACK_SECONDS = 2.0
 
 
-def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[int] = ()) -> tuple[Path, ...]:
-    """Remove what dead writers of this host left in ``folders`` and return it.
+def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[tuple[str, int]] = ()) -> tuple[Path, ...]:
+    """Remove what dead writers left in ``folders`` and return it.
 
     Parameters
     ----------
     folders : iterable of Path
         Folders that outputs go to; those below them are not looked at.
-    dead : iterable of int
-        Process ids that are known to be dead, whatever the system says.
+    dead : iterable of (str, int)
+        Host and process id of writers that are known to be dead, on any host and whatever the system says.
     """
     known_dead = set(dead)
     removed = []
-    for path, pid in _unfinished(folders):
-        if pid in known_dead or not _may_live(pid, path):
+    for path, owner in _unfinished(folders):
+        if owner in known_dead or (owner[0] == this_host() and not _may_live(owner[1], path)):
             remove_tree(path)
             removed.append(path)
     return tuple(removed)
 
 
-def _unfinished(folders: Iterable[Path]) -> Iterator[tuple[Path, int]]:
+def _unfinished(folders: Iterable[Path]) -> Iterator[tuple[Path, tuple[str, int]]]:
     for folder in sorted(set(folders)):
         if not folder.is_dir():
             continue
-        here = part_owner(part_path(folder / "any").name)
         for path in sorted(folder.iterdir()):
             owner = part_owner(path.name)
-            if owner is not None and here is not None and owner[0] == here[0]:
-                yield path, owner[1]
+            if owner is not None:
+                yield path, owner
 
 
 def _may_live(pid: int, path: Path) -> bool:

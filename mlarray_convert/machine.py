@@ -1,7 +1,7 @@
 """How many processors and how much memory may this process use?
 
-The number of cores of the machine is the wrong answer on a shared one: the affinity mask, the cgroup of a container and a
-Slurm job each allow less. Everything is read once, at the edge; the functions take the places to look at, so that they can
+The number of cores of the machine is the wrong answer on a shared one: the affinity mask, the cgroup of a container (and
+those above it) and a Slurm job each allow less. Everything is read once, at the edge; the functions take the places to look at, so that they can
 be tried on other machines' files.
 """
 
@@ -11,10 +11,12 @@ import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 MEMORY_SHARE = 0.8  # the rest is for the page cache and for the parent process
 COMFORTABLE_WORKER_BYTES = 1_000_000_000  # below this per worker, fewer workers are started
-_SYSTEM = Path("/")
+SYSTEM = Path("/")
+_MIB = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,21 @@ class Share:
         Memory limit of each.
     reason : str
         How they were chosen.
+    place : str
+        Where the workers are; empty for this machine.
     """
 
     workers: int
     threads: int
     memory_bytes: int
     reason: str
+    place: str = ""
 
 
 def this_machine() -> Machine:
     """Return what this process may use now."""
-    processors, why = processor_limit(os.environ, root=_SYSTEM)
-    memory, origin = memory_available(root=_SYSTEM)
+    processors, why = processor_limit(os.environ, root=SYSTEM)
+    memory, origin = memory_available(os.environ, root=SYSTEM)
     return Machine(processors, memory, f"{why}; {origin}")
 
 
@@ -95,27 +100,60 @@ def processor_limit(environment: Mapping[str, str], *, root: Path) -> tuple[int,
     quota = _cgroup_processors(root)
     if quota is not None:
         limits.append((quota, "cgroup CPU quota"))
-    slurm = environment.get("SLURM_CPUS_PER_TASK", "")
-    if slurm.isdigit() and int(slurm) > 0:
-        limits.append((int(slurm), "SLURM_CPUS_PER_TASK"))
+    slurm = _slurm_processors(environment)
+    if slurm is not None:
+        limits.append(slurm)
     count, why = min(limits, key=lambda limit: limit[0])
     return max(1, count), f"{max(1, count)} CPUs ({why})"
 
 
-def memory_available(*, root: Path) -> tuple[int, str]:
-    """Return the memory that is available, in bytes, and what limits it."""
+def memory_available(environment: Mapping[str, str] = MappingProxyType({}), *, root: Path) -> tuple[int, str]:
+    """Return the memory that is available, in bytes, and what limits it.
+
+    A Slurm job is held to what it asked for also where no cgroup does: Slurm kills it above that.
+    """
     import psutil
 
     free, why = int(psutil.virtual_memory().available), "free memory of the machine"
     for folder in _cgroup_folders(root, "memory"):
-        limit = _number(folder / "memory.max") or _number(folder / "memory.limit_in_bytes")
+        stated = (_number(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
+        limit = min((number for number in stated if number), default=None)
         used = _number(folder / "memory.current") or _number(folder / "memory.usage_in_bytes") or 0
         if limit is None:
             continue
         left = max(0, limit - used + _reclaimable(folder))
         if left < free:
             free, why = left, "cgroup memory limit"
+    slurm = _slurm_memory(environment)
+    if slurm is not None and slurm[0] < free:
+        free, why = slurm
     return free, f"{free / 1e9:.1f} GB ({why})"
+
+
+def _slurm_processors(environment: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return the processors of a Slurm task; of the job on this node when it did not ask for any number per task."""
+    for name in ("SLURM_CPUS_PER_TASK", "SLURM_CPUS_ON_NODE"):
+        count = _positive(environment, name)
+        if count is not None:
+            return count, name
+    return None
+
+
+def _slurm_memory(environment: Mapping[str, str]) -> tuple[int, str] | None:
+    """Return the memory of a Slurm job on this node; the variables hold MiB (sbatch(1), output environment variables)."""
+    whole = _positive(environment, "SLURM_MEM_PER_NODE")
+    if whole is not None:
+        return whole * _MIB, "SLURM_MEM_PER_NODE"
+    each = _positive(environment, "SLURM_MEM_PER_CPU")
+    if each is None:
+        return None
+    processors = _slurm_processors(environment)
+    return each * _MIB * (processors[0] if processors is not None else 1), "SLURM_MEM_PER_CPU"
+
+
+def _positive(environment: Mapping[str, str], name: str) -> int | None:
+    text = environment.get(name, "").strip()
+    return int(text) if text.isdecimal() and int(text) > 0 else None
 
 
 def _cgroup_processors(root: Path) -> int | None:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from mlarray_convert.plan import CasePlan
+from mlarray_convert.request import Shard
 from mlarray_convert.run import Failure, Outcome, Status
 
 
@@ -16,7 +17,8 @@ class ExitCode(IntEnum):
 
     ``OK``: all converted, or up to date. ``INTERNAL``: an error of this program. ``USAGE``: nothing was started, because the
     request cannot be carried out. ``NOTHING``: there was nothing to convert. ``SOME_FAILED``, ``ALL_FAILED``: of the cases.
-    ``VERIFICATION``: an output did not hold what was written. ``INTERRUPTED``: by Ctrl-C or SIGTERM.
+    ``VERIFICATION``: an output did not hold what was written. ``LOST``: the cluster that did the work was lost before every case
+    was decided. ``INTERRUPTED``: by Ctrl-C or SIGTERM.
     """
 
     OK = 0
@@ -26,6 +28,7 @@ class ExitCode(IntEnum):
     SOME_FAILED = 4
     ALL_FAILED = 5
     VERIFICATION = 6
+    LOST = 7
     INTERRUPTED = 130
 
 
@@ -42,9 +45,15 @@ class Report:
     dry_run : bool
         Whether cases were only planned.
     not_started : tuple of str
-        Cases that were not begun because an earlier one failed, or the run was interrupted.
+        Cases that are not decided because an earlier one failed, or the run was interrupted, or the cluster was lost.
     interrupted : bool
-        Whether it was.
+        Whether it was interrupted.
+    lost : str
+        How the cluster was lost; empty when it was not.
+    shard : Shard or None
+        Which part of the cases this is.
+    elsewhere : int
+        How many cases belong to other parts.
 
     Examples
     --------
@@ -57,6 +66,9 @@ class Report:
     dry_run: bool = False
     not_started: tuple[str, ...] = ()
     interrupted: bool = False
+    lost: str = ""
+    shard: Shard | None = None
+    elsewhere: int = 0
 
     @property
     def failed(self) -> tuple[Outcome, ...]:
@@ -68,8 +80,10 @@ class Report:
         """The exit code that fits."""
         if self.interrupted:
             return ExitCode.INTERRUPTED
-        if not self.outcomes:
-            return ExitCode.NOTHING
+        if self.lost:
+            return ExitCode.LOST
+        if not self.outcomes:  # a part may be empty: jobs of an array that outnumber the cases have not failed
+            return ExitCode.OK if self.elsewhere else ExitCode.NOTHING
         if any(outcome.failure is Failure.VERIFICATION for outcome in self.failed):
             return ExitCode.VERIFICATION
         if not self.failed:
@@ -94,6 +108,8 @@ class Report:
             "seconds": round(self.seconds, 3),
             "dry_run": self.dry_run,
             "interrupted": self.interrupted,
+            "lost": self.lost,
+            "shard": str(self.shard) if self.shard is not None else "",
             "exit_code": int(self.exit_code),
         }
 

@@ -21,8 +21,11 @@ from mlarray.storage.remote import as_path, is_remote
 
 _Choice = TypeVar("_Choice", bound=Enum)
 PARTS_SUFFIX = ".parts"  # of the folder in which the files of cases wait to be joined
+_Item = TypeVar("_Item")
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
+LOCAL_SCHEDULER = "local"
+_ADDRESS = re.compile(r"([a-z]+://\S+)|([\w.-]+|\[[0-9a-fA-F:]+\]):\d+")
 
 
 class IfExists(Enum):
@@ -50,6 +53,44 @@ class IrregularSlices(Enum):
 
     REFUSE = "refuse"
     KEEP = "keep"
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """One of several equal parts of a data set, for the array jobs of a batch system.
+
+    Parameters
+    ----------
+    number, count : int
+        Which of how many, counted from 1.
+
+    Raises
+    ------
+    UsageError
+        For a number that is not from 1 to ``count``.
+
+    Examples
+    --------
+    >>> Shard(2, 3).of("abcdefg")
+    ('b', 'e')
+    """
+
+    number: int
+    count: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.number <= self.count:
+            raise UsageError(
+                f"--shard takes 1/{self.count} to {self.count}/{self.count}, got {self}.",
+                hint=f"Number the jobs of the array from 1: with Slurm, --array=1-{max(1, self.count)}.",
+            )
+
+    def __str__(self) -> str:
+        return f"{self.number}/{self.count}"
+
+    def of(self, cases: Sequence[_Item]) -> tuple[_Item, ...]:
+        """Return every ``count``-th case, from the ``number``-th on; neighbours differ in size less than a part from others."""
+        return tuple(cases[self.number - 1 :: self.count])
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,6 +126,10 @@ class Request:
         Names of the axes (``"czyx"``) and spacing in millimetres, for files that do not state them.
     series : SeriesOptions
         How strictly the slices of a series have to form a volume, and whether private fields of their headers are kept.
+    scheduler : str or None
+        Address of a Dask scheduler, path of a scheduler file, or ``"local"``; None: processes of this machine.
+    shard : Shard or None
+        Which part of the cases to take.
 
     Raises
     ------
@@ -108,6 +153,8 @@ class Request:
     axes: str | None = None
     spacing: tuple[float, ...] | None = None
     series: SeriesOptions = field(default_factory=SeriesOptions)
+    scheduler: str | None = None
+    shard: Shard | None = None
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -139,6 +186,11 @@ class Request:
             raise UsageError(f"At least 1 worker is needed, got {self.workers}.")
         if self.memory_bytes is not None and self.memory_bytes < 1:
             raise UsageError(f"The memory limit must be positive, got {self.memory_bytes} bytes.")
+        if self.workers is not None and self.scheduler not in (None, LOCAL_SCHEDULER):
+            raise UsageError(
+                f"--workers {self.workers} does not go with --scheduler {self.scheduler}: the cluster has its workers.",
+                hint="Start fewer workers there, or fewer threads each: one case runs per thread.",
+            )
 
     @property
     def output_is_file(self) -> bool:
@@ -182,6 +234,8 @@ def make_request(
     keep_private: bool = False,
     ome_version: str | None = None,
     shards: str | int | Sequence[int] | None = None,
+    scheduler: str | Path | None = None,
+    shard: str | tuple[int, int] | None = None,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -211,6 +265,10 @@ def make_request(
         Of an OME-Zarr. Default: 0.5.
     shards : str, int or sequence of int, optional
         Extents of the shards of an OME-Zarr per array axis, or ``"auto"``. Default: no shards.
+    scheduler : str or path, optional
+        See :class:`Request`.
+    shard : str or (int, int), optional
+        Which part of how many, such as ``"3/16"``.
 
     Raises
     ------
@@ -259,6 +317,8 @@ def make_request(
             _choice(IrregularSlices, irregular_slices, "--irregular-slices") is IrregularSlices.KEEP,
             keep_private,
         ),
+        None if scheduler is None else parse_scheduler(scheduler),
+        None if shard is None else parse_shard(shard),
     )
 
 
@@ -353,6 +413,43 @@ def parse_shards(value: str | int | Sequence[int] | None) -> str | int | tuple[i
         return value if value is None else "auto"
     extents = parse_patch_size(value)
     return extents if isinstance(extents, (int, str)) else tuple(extents)
+
+
+def parse_scheduler(value: str | Path) -> str:
+    """Return where a Dask scheduler is: ``"local"``, an address, or the path of its scheduler file.
+
+    Examples
+    --------
+    >>> parse_scheduler("tcp://10.0.0.4:8786"), parse_scheduler("node7:8786")
+    ('tcp://10.0.0.4:8786', 'tcp://node7:8786')
+    """
+    text = str(value)
+    if text == LOCAL_SCHEDULER or "://" in text and _ADDRESS.fullmatch(text):
+        return text
+    if Path(text).is_file():
+        return text
+    if _ADDRESS.fullmatch(text):
+        return f"tcp://{text}"
+    raise UsageError(
+        f"--scheduler takes the address of a Dask scheduler, the path of its scheduler file, or local; got {text!r}.",
+        hint="An address looks like tcp://host:8786; the scheduler prints it when it starts.",
+    )
+
+
+def parse_shard(value: str | tuple[int, int]) -> Shard:
+    """Return a part from text.
+
+    Examples
+    --------
+    >>> parse_shard("3/16")
+    Shard(number=3, count=16)
+    """
+    if not isinstance(value, str):
+        return Shard(*value)
+    match = re.fullmatch(r"([0-9]{1,9})/([0-9]{1,9})", value.strip())
+    if match is None:
+        raise UsageError(f"{value!r} is not a part of the cases.", hint="Write it like 3/16: the third of 16 parts.")
+    return Shard(int(match.group(1)), int(match.group(2)))
 
 
 def _target(inputs: Sequence[Path], output: Path | None, to: str | None) -> tuple[Format, str]:

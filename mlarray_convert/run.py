@@ -10,6 +10,7 @@ import contextlib
 import errno
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -186,12 +187,30 @@ def run_case(job: Job, progress: Progress) -> Outcome:
     return replace(outcome, seconds=time.perf_counter() - began)
 
 
-def died(case: Case, exit_code: int | None) -> Outcome:
-    """Return the outcome of a case whose worker ended without an answer."""
+def died(case: Case, exit_code: int | None, told: str = "") -> Outcome:
+    """Return the outcome of a case whose worker ended without an answer.
+
+    Parameters
+    ----------
+    case : Case
+        Which.
+    exit_code : int or None
+        Of the worker, negative for a signal.
+    told : str
+        What happened, where the exit code does not say it.
+    """
+    if told:
+        return _failed(case, told, Failure.WORKER)
+    if exit_code is not None and -exit_code in _CRASHES:
+        why = f"crashed ({signal.Signals(-exit_code).name}): its file is damaged, or a library that reads it is at fault."
+        return _failed(case, f"Its worker process {why} Try to open the file with other software.", Failure.WORKER)
     how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
     return _failed(case, f"Its worker process died ({how}), probably out of memory. {_LOWER}", Failure.WORKER)
 
 
+_CRASHES = frozenset(
+    getattr(signal, name) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
+)
 _LOWER = "Lower --workers or --memory."
 
 

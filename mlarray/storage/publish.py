@@ -104,7 +104,7 @@ def part_path(final: Path) -> Path:
     if not final.parent.is_dir():
         raise UsageError(f"The folder {final.parent} does not exist.", hint="Create it first.")
     # Host and process id make the name unique on shared storage and let a cleaner tell a dead owner from a living one.
-    owner = f"{_host()}-{os.getpid()}-{next(_counter)}"
+    owner = f"{this_host()}-{os.getpid()}-{next(_counter)}"
     return final.parent / f".{_shortened(final.name)}.{owner}{PART_SUFFIX}"
 
 
@@ -209,5 +209,6 @@ def _shortened(name: str) -> str:
     return kept
 
 
-def _host() -> str:
+def this_host() -> str:
+    """Return the name of this machine as it stands in the names of unfinished files."""
     return "".join(c if c.isalnum() else "_" for c in socket.gethostname())[:32] or "host"

@@ -18,7 +18,7 @@ from mlarray_convert.batch import Ended, Event, Found, run_request
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ConvertView
 from mlarray_convert.report import Report, case_fields, json_lines
-from mlarray_convert.request import IfExists, IrregularSlices, Verify, make_request
+from mlarray_convert.request import IfExists, IrregularSlices, Request, Verify, make_request
 from mlarray_convert.run import Outcome
 
 _TARGETS = [row.name for row in all_formats() if row.writes]
@@ -55,6 +55,9 @@ _TARGETS = [row.name for row in all_formats() if row.writes]
 @click.option("--shards", metavar="auto|N|N,N,N", help="Extents of the shards of an OME-Zarr.  [default: no shards]")
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
+@click.option("--scheduler", metavar="ADDRESS|FILE|local",
+              help="Work on a Dask cluster: its scheduler's address or file, or local.")  # fmt: skip
+@click.option("--shard", metavar="I/N", help="Take the I-th of N parts of the cases, as for an array job.")
 @click.option("--json", "json_path", metavar="FILE|-", help="Write one line of JSON per case, and a summary line.")
 @click.option("-q", "--quiet", is_flag=True, help="Show failures only.")
 @click.option("-v", "--verbose", is_flag=True, help="Show every note, and tracebacks.")
@@ -68,7 +71,8 @@ def command(inputs: tuple[Path, ...], json_path: str | None, **options: Any) -> 
 
     \b
     Exit codes: 0 all converted or up to date, 2 wrong use, 3 nothing to convert,
-    4 some cases failed, 5 all failed, 6 verification failed, 130 interrupted.
+    4 some cases failed, 5 all failed, 6 verification failed, 7 the cluster was lost,
+    130 interrupted.
     """  # noqa: D301  click's mark for lines that stay as they are is the backspace character itself
     quiet, verbose = options.pop("quiet"), options.pop("verbose")
     if quiet and verbose:
@@ -80,7 +84,7 @@ def command(inputs: tuple[Path, ...], json_path: str | None, **options: Any) -> 
         try:
             report = run_request(request, on_event=collector)
         except KeyboardInterrupt:
-            report = collector.interrupted(dry_run=request.dry_run)
+            report = collector.interrupted(request)
         finally:
             view.close()
         if stream is not None:
@@ -98,11 +102,13 @@ class _Collector:
         self._stream = stream
         self._outcomes: dict[int, Outcome] = {}
         self._names: tuple[str, ...] = ()
+        self._elsewhere = 0
         self._began = time.perf_counter()
 
     def __call__(self, event: Event) -> None:
         if isinstance(event, Found):
             self._names = tuple(case.name for case in event.discovery.cases)
+            self._elsewhere = event.elsewhere
         if isinstance(event, Ended):
             self._outcomes[event.index] = event.outcome
             if self._stream is not None:
@@ -110,11 +116,17 @@ class _Collector:
                 self._stream.flush()
         self._view(event)
 
-    def interrupted(self, *, dry_run: bool) -> Report:
+    def interrupted(self, request: Request) -> Report:
         """Return the report of a run that did not end by itself."""
         done = tuple(self._outcomes[index] for index in sorted(self._outcomes))
         rest = tuple(name for index, name in enumerate(self._names) if index not in self._outcomes)
-        return Report(done, time.perf_counter() - self._began, dry_run, rest, interrupted=True)
+        seconds = time.perf_counter() - self._began
+        return Report(
+            *(done, seconds, request.dry_run, rest),
+            interrupted=True,
+            shard=request.shard,
+            elsewhere=self._elsewhere,
+        )
 
 
 @contextlib.contextmanager

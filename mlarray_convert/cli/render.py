@@ -143,7 +143,7 @@ class ConvertView:
         if isinstance(event, Found):
             self._found(event)
         elif isinstance(event, Began) and self._verbose and not self._dry_run:
-            self._line(click.style(f"    begin {plain(event.case.name)} (worker process {event.pid})", dim=True))
+            self._line(click.style(f"    begin {plain(event.case.name)} (worker process {event.pid}{plain(_on(event.host))})", dim=True))
         elif isinstance(event, Moved):
             self._advance(event.index, event.share)
         elif isinstance(event, Ended) and self._dry_run:
@@ -178,8 +178,11 @@ class ConvertView:
                 self._line(plain(outcome.trace.rstrip(), keep="\n\t"))
             elif outcome.trace:
                 self._line("        Run again with -v for the traceback.")
-        if not report.outcomes and not report.interrupted:
-            self._line(_nothing(self._others))
+        if report.lost:
+            self._line(error_text(report.lost, "Run the same command again for what is left."))
+        if not report.outcomes and not report.interrupted and not report.lost:
+            part = f"Part {report.shard} has no case: there are {report.elsewhere} in all."
+            self._line(part if report.elsewhere else _nothing(self._others))
             return
         written = [o for o in report.outcomes if o.status in (Status.OK, Status.WARNED)]
         sizes = f"{amount(sum(o.bytes_in for o in written))} in, {amount(sum(o.bytes_out for o in written))} out"
@@ -199,11 +202,14 @@ class ConvertView:
         found, share = event.discovery, event.share
         if self._quiet or not found.cases:
             return
+        if event.elsewhere:
+            total = len(found.cases) + event.elsewhere
+            self._line(f"This part: {len(found.cases)} of {number(total, 'case')}.")
         total = sum(self._sizes)
         self._line(
             f"{number(len(found.cases), 'case')}, {amount(total)}{plain(_destination(found.cases, found.store))}; "
             f"{number(share.workers, 'worker')}, {number(share.threads, 'thread')} each, "
-            f"at most {amount(share.memory_bytes)} each."
+            f"at most {amount(share.memory_bytes)} each{plain(_on(share.place))}."
         )
         if found.others and not self._verbose:
             self._line(f"{number(found.others, 'other file')} left out: not of a format that is converted.")
@@ -308,6 +314,10 @@ class ByteBar:
         """Count bytes."""
         if self._bar is not None:
             self._bar.update(count)
+
+
+def _on(place: str) -> str:
+    return f" on {place}" if place else ""
 
 
 def _nothing(others: int) -> str:
