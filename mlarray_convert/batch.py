@@ -186,9 +186,8 @@ def convert(
     Raises
     ------
     UsageError
-        When the request cannot be carried out as a whole.
-    MissingDependencyError
-        When a scheduler is given and Dask is not installed.
+        When the request cannot be carried out as a whole; also when a scheduler is given that does not answer, whose workers
+        cannot do the work, or without Dask installed.
     KeyboardInterrupt
         On Ctrl-C or SIGTERM, after every worker has stopped and its partial files are gone.
     """

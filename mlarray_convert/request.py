@@ -25,7 +25,7 @@ _Item = TypeVar("_Item")
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
 LOCAL_SCHEDULER = "local"
-_ADDRESS = re.compile(r"([a-z]+://\S+)|([\w.-]+|\[[0-9a-fA-F:]+\]):\d+")
+_ADDRESS = re.compile(r"((?:tcp|tls|ucx|ws|wss)://\S+)|([\w.-]+|\[[0-9a-fA-F:]+\]):\d+")
 
 
 class IfExists(Enum):
@@ -89,7 +89,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, cases: Sequence[_Item]) -> tuple[_Item, ...]:
-        """Return every ``count``-th case, from the ``number``-th on; neighbours differ in size less than a part from others."""
+        """Return every ``count``-th case, from the ``number``-th on."""
         return tuple(cases[self.number - 1 :: self.count])
 
 
@@ -424,7 +424,7 @@ def parse_scheduler(value: str | Path) -> str:
     ('tcp://10.0.0.4:8786', 'tcp://node7:8786')
     """
     text = str(value)
-    if text == LOCAL_SCHEDULER or "://" in text and _ADDRESS.fullmatch(text):
+    if text == LOCAL_SCHEDULER or ("://" in text and _ADDRESS.fullmatch(text)):
         return text
     if Path(text).is_file():
         return text

@@ -22,6 +22,7 @@ from mlarray_convert.cli.render import error_text, plain
 
 _COMMANDS = {
     "convert": ("convert", "Convert files and data sets, by default to .mla."),
+    "report": ("report", "Join the reports of several runs."),
     "info": ("info", "Show what the header of an image says."),
     "verify": ("verify", "Check files by their checksums, or against their source."),
     "formats": ("formats", "List the formats that can be read and written."),

@@ -154,6 +154,10 @@ class ConvertView:
         elif isinstance(event, Ended):
             self._ended(event.index, event.outcome)
 
+    def remark(self, text: str) -> None:
+        """Show a sentence that the user should read."""
+        self._line(click.style("warning: ", fg="yellow") + plain(text))
+
     def close(self) -> None:
         """Remove the progress bar."""
         if self._bar is not None:
@@ -203,8 +207,8 @@ class ConvertView:
         if self._quiet or not found.cases:
             return
         if event.elsewhere:
-            total = len(found.cases) + event.elsewhere
-            self._line(f"This part: {len(found.cases)} of {number(total, 'case')}.")
+            every = len(found.cases) + event.elsewhere
+            self._line(f"This part: {len(found.cases)} of {number(every, 'case')}.")
         total = sum(self._sizes)
         self._line(
             f"{number(len(found.cases), 'case')}, {amount(total)}{plain(_destination(found.cases, found.store))}; "

@@ -50,10 +50,8 @@ def open_cluster(
 
     Raises
     ------
-    MissingDependencyError
-        When Dask is not installed.
     UsageError
-        When no scheduler answers, there are no workers, or they lack this package or see other files.
+        When Dask is not installed, no scheduler answers, there are no workers, or they lack this package or see other files.
     """
     with quiet(), connected(scheduler, local) as client:
         name = f"mla-{client.id.lower()}"

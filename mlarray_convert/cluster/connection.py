@@ -6,20 +6,24 @@ version of it, a worker that sees other files.
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import logging
+import tempfile
 from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-from mlarray.errors import MissingDependencyError, UsageError
+from mlarray.errors import UsageError
 from mlarray_convert.interrupts import born_deaf_to_interrupts, deaf_to_interrupts
 from mlarray_convert.machine import MEMORY_SHARE, Share
 
 CONNECT_SECONDS = 10.0
 WORKERS_SECONDS = 30.0
 _NAMED = 3
+_TIMEOUT = "distributed.comm.timeouts.connect"
 
 
 @contextlib.contextmanager
@@ -28,14 +32,15 @@ def quiet() -> Iterator[None]:
 
     Raises
     ------
-    MissingDependencyError
+    UsageError
         When Dask is not installed.
     """
     try:
         import dask
         import distributed  # noqa: F401
+        from dask.utils import parse_timedelta
     except ImportError as error:
-        raise MissingDependencyError(
+        raise UsageError(
             "--scheduler needs Dask, which is not installed.", hint="Install it: pip install 'mlarray[dask]'"
         ) from error
     names = [name for name in logging.root.manager.loggerDict if name.partition(".")[0] in ("distributed", "tornado")]
@@ -44,7 +49,8 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        with dask.config.set({"distributed.comm.timeouts.connect": f"{CONNECT_SECONDS:.0f}s"}):
+        seconds = min(CONNECT_SECONDS, parse_timedelta(dask.config.get(_TIMEOUT)))
+        with dask.config.set({_TIMEOUT: f"{seconds}s"}):
             yield
     finally:
         for logger, level in zip(loggers, before, strict=True):
@@ -58,13 +64,16 @@ def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
 
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(_local_cluster(local)) if local is not None else address_of(scheduler)
-        try:
-            client = Client(address, timeout=CONNECT_SECONDS, set_as_default=False, name="mla")
-        except (OSError, ValueError, TypeError, RuntimeError) as error:
-            raise UsageError(
-                f"No Dask scheduler answers at {address}: {' '.join(str(error).split())}",
-                hint="Start one with `dask scheduler`, and workers with `dask worker ADDRESS`.",
-            ) from error
+        # A client that cannot connect leaves threads behind that print tracebacks in the end, so the way is tried first.
+        with ThreadPoolExecutor(1) as thread:
+            try:
+                thread.submit(asyncio.run, _reach(address)).result()
+            except (OSError, ValueError, TypeError, RuntimeError) as error:
+                raise UsageError(
+                    f"No Dask scheduler answers at {address}: {' '.join(str(error).split()).rstrip('.')}.",
+                    hint="Start one with `dask scheduler`, and workers with `dask worker ADDRESS`.",
+                ) from error
+        client = Client(address, set_as_default=False, name="mla")
         stack.callback(_close, client)
         try:
             client.wait_for_workers(1, timeout=WORKERS_SECONDS)
@@ -74,6 +83,14 @@ def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
                 hint=f"Start them: dask worker {address}",
             ) from error
         yield client
+
+
+async def _reach(address: str) -> None:
+    from distributed.comm import connect
+    from distributed.security import Security
+
+    comm = await connect(address, **Security().get_connection_args("client"))
+    await comm.close()
 
 
 def address_of(scheduler: str) -> str:
@@ -161,6 +178,13 @@ def share_of(seen: Mapping[str, Any], client: Any, memory_bytes: int | None, *, 
 @contextlib.contextmanager
 def _local_cluster(share: Share) -> Iterator[str]:
     """Run a cluster on this machine; its processes do not hear Ctrl-C, they are stopped in order."""
+    scratch = tempfile.TemporaryDirectory(prefix="mla-dask-")
+    with scratch, _local_workers(share, scratch.name) as cluster:
+        yield str(cluster.scheduler_address)
+
+
+@contextlib.contextmanager
+def _local_workers(share: Share, scratch: str) -> Iterator[Any]:
     from distributed import LocalCluster
 
     with born_deaf_to_interrupts():
@@ -169,11 +193,12 @@ def _local_cluster(share: Share) -> Iterator[str]:
             threads_per_worker=1,
             processes=True,
             dashboard_address=None,
+            local_directory=scratch,
             memory_limit=0,  # the processes of the cases keep the limit; a worker only waits for them
             silence_logs=logging.CRITICAL + 1,
         )
     try:
-        yield str(cluster.scheduler_address)
+        yield cluster
     finally:
         with deaf_to_interrupts():
             cluster.close()

@@ -326,6 +326,47 @@ def test_a_worker_killed_by_the_system_is_one_failed_case_with_the_remedy(data: 
     assert files_below(output) == ["a.mla", "b.mla", "c.mla"]
 
 
+def test_a_worker_that_crashes_is_one_failed_case_and_not_called_out_of_memory(data: Path) -> None:
+    write_nifti(data / "torn.nii.gz", ramp())
+    report = run_request(make_request(data, workers=2), work=pool_work.convert_or_die)
+    assert [outcome.case.name for outcome in report.failed] == ["torn"]
+    assert report.failed[0].reason.startswith("Its worker process crashed (SIGSEGV): its file is damaged, or a library")
+    assert files_below(data.with_name("data_mla")) == ["a.mla", "b.mla", "c.mla"]
+
+
+def test_parts_take_every_case_once_and_their_reports_join(data: Path, capsys: pytest.CaptureFixture) -> None:
+    (data / "bad.nii.gz").write_text("no image")
+    reports = [data.with_name(f"report{number}") for number in range(1, 8)]
+    codes = [
+        run(["convert", str(data), "--shard", f"{number}/7", "--json", str(path)])
+        for number, path in enumerate(reports, 1)
+    ]
+    assert codes == [0, 0, 5, 0, 0, 0, 0]
+    taken = [[row["case"] for row in rows(path.read_text()) if "case" in row] for path in reports]
+    assert taken == [["a"], ["b"], ["bad"], ["c"], [], [], []]
+    assert "Part 7/7 has no case: there are 4 in all." in capsys.readouterr().err
+    assert files_below(data.with_name("data_mla")) == ["a.mla", "b.mla", "c.mla"]
+    assert run(["report", *map(str, reports)]) == ExitCode.SOME_FAILED
+    told = capsys.readouterr().err
+    assert f"failed  {data / 'bad.nii.gz'}: " in told
+    assert "3 converted" in told
+    assert "1 failed" in told
+    assert run(["report", *map(str, reports[:2]), "--json"]) == ExitCode.SOME_FAILED
+    captured = capsys.readouterr()
+    assert "No complete report of part 3/7, 4/7, 5/7, 6/7, 7/7." in captured.err
+    assert rows(captured.out)[-1]["ok"] == 2
+
+
+def test_segmentations_of_a_part_are_compared_with_images_of_another(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "d" / "imagesTr" / "x_0000.nii.gz", ramp())
+    moved = AFFINE.copy()
+    moved[0, 3] += 12
+    write_nifti(tmp_path / "d" / "labelsTr" / "x.nii.gz", ramp(dtype="uint8"), moved)
+    (outcome,) = convert(tmp_path / "d", shard="2/2").outcomes
+    assert outcome.case.name == "labelsTr/x"
+    assert "x.nii.gz does not lie on the grid of x_0000.nii.gz" in outcome.warnings[0]
+
+
 def test_too_little_memory_is_refused_with_both_figures(data: Path) -> None:
     outcome = convert(data / "a.nii.gz", memory="20MB").outcomes[0]
     assert outcome.status is Status.FAILED

@@ -1,10 +1,13 @@
 """What the workers of the pool tests do: small stand-ins for converting a case."""
 
+import ctypes
+import faulthandler
 import os
 import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from mlarray.storage.publish import this_host
 from mlarray_convert.run import Job, Outcome, Status, run_case
 
 
@@ -17,6 +20,12 @@ def square_or_die(job: int, progress: Callable[[float], None]) -> int:
     if job == 2:
         os.kill(os.getpid(), signal.SIGKILL)
     return job * job
+
+
+def crash(job: int, progress: Callable[[float], None]) -> int:
+    faulthandler.disable()  # which would write a traceback of every thread to the terminal
+    ctypes.string_at(0)
+    return job
 
 
 def exit_quietly(job: int, progress: Callable[[float], None]) -> int:
@@ -34,22 +43,16 @@ def touch_and_wait(job: str, progress: Callable[[float], None]) -> None:
 
 def convert_or_die(job: Job, progress: Callable[[float], None]) -> Outcome:
     """Convert a case, but be killed by the system in the one called ``big``, with a file half written."""
+    if job.case.name == "torn":
+        os.kill(os.getpid(), signal.SIGSEGV)
     if job.case.name == "big":
-        (job.case.output.parent / f".big.mla.{_host()}-{os.getpid()}-0.part").write_bytes(b"half")
+        (job.case.output.parent / f".big.mla.{this_host()}-{os.getpid()}-0.part").write_bytes(b"half")
         os.kill(os.getpid(), signal.SIGKILL)
     return run_case(job, progress)
 
 
 def fail(job: Job, progress: Callable[[float], None]) -> Outcome:
     return Outcome(job.case, Status.FAILED, "no")
-
-
-def _host() -> str:
-    from mlarray.storage.publish import PendingFile, part_owner
-
-    owner = part_owner(PendingFile(Path.cwd() / "x").path.name)
-    assert owner is not None
-    return owner[0]
 
 
 class _TerminatedWhenFreed:
@@ -62,3 +65,9 @@ def told_to_leave_while_freeing(job: int, progress: object) -> int:
     _TerminatedWhenFreed()
     while True:
         signal.pause()
+
+
+def print_and_answer(job: int, progress: object) -> str:
+    os.write(1, b"a library of C says hello\n")
+    print("so does Python", flush=True)
+    return "in peace"

@@ -42,6 +42,12 @@ def test_the_file_of_a_process_on_another_host_stays(tmp_path: Path) -> None:
     assert path.exists()
 
 
+def test_the_file_of_a_writer_that_is_known_to_be_dead_goes_on_any_host(tmp_path: Path) -> None:
+    gone, other = part(tmp_path, 5, host="node1"), part(tmp_path, 6, host="node1")
+    assert remove_leftovers([tmp_path], dead=[("node1", 5), ("node2", 6)]) == (gone,)
+    assert other.exists()
+
+
 def test_a_process_younger_than_the_file_only_has_the_same_number(tmp_path: Path) -> None:
     path = part(tmp_path, os.getpid())
     os.utime(path, (1_000_000_000, 1_000_000_000))

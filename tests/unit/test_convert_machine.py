@@ -35,6 +35,59 @@ def test_the_quota_of_a_group_above_counts_too(tmp_path: Path) -> None:
     assert processor_limit({}, root=root)[0] == 1
 
 
+def test_a_version_1_quota_limits_the_processors(tmp_path: Path) -> None:
+    root = fake_root(
+        tmp_path,
+        "4:cpu,cpuacct:/box\n",
+        cpu__box__cpu_dot_cfs_quota_us="100000",
+        cpu__box__cpu_dot_cfs_period_us="100000",
+    )
+    assert processor_limit({}, root=root)[0] == 1
+
+
+def test_a_quota_of_minus_one_is_none(tmp_path: Path) -> None:
+    root = fake_root(
+        tmp_path, "4:cpu:/\n", cpu__cpu_dot_cfs_quota_us="-1", cpu__cpu_dot_cfs_period_us="100000"
+    )
+    assert processor_limit({}, root=root) == processor_limit({}, root=tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize(
+    ("environment", "expected"),
+    [
+        ({"SLURM_MEM_PER_NODE": "100"}, (104_857_600, "0.1 GB (SLURM_MEM_PER_NODE)")),
+        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_PER_TASK": "2"}, (209_715_200, "0.2 GB (SLURM_MEM_PER_CPU)")),
+        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_ON_NODE": "3"}, (314_572_800, "0.3 GB (SLURM_MEM_PER_CPU)")),
+        ({"SLURM_MEM_PER_CPU": "100"}, (104_857_600, "0.1 GB (SLURM_MEM_PER_CPU)")),
+    ],
+)
+def test_a_slurm_job_gets_the_memory_it_asked_for(
+    tmp_path: Path, environment: dict[str, str], expected: tuple[int, str]
+) -> None:
+    assert memory_available(environment, root=tmp_path) == expected
+
+
+@pytest.mark.parametrize("text", ["0", "", "all", "-5"])
+def test_slurm_memory_that_is_no_limit_is_none(tmp_path: Path, text: str) -> None:
+    assert memory_available({"SLURM_MEM_PER_NODE": text}, root=tmp_path)[1].endswith("(free memory of the machine)")
+
+
+def test_without_a_number_per_task_the_processors_of_the_job_on_this_node_count(tmp_path: Path) -> None:
+    assert processor_limit({"SLURM_CPUS_ON_NODE": "1"}, root=tmp_path)[0] == 1
+    count, why = processor_limit({"SLURM_CPUS_PER_TASK": "1", "SLURM_CPUS_ON_NODE": "64"}, root=tmp_path)
+    assert (count, "64" in why) == (1, False)
+
+
+@pytest.mark.parametrize("limit", ["memory_dot_max", "memory_dot_high"])
+def test_the_memory_limit_of_a_group_above_counts_too(tmp_path: Path, limit: str) -> None:
+    root = fake_root(
+        tmp_path,
+        "0::/job/step\n",
+        **{f"job__{limit}": "200000000", "job__memory_dot_current": "50000000", "job__step__memory_dot_max": "max"},
+    )
+    assert memory_available(root=root) == (150_000_000, "0.1 GB (cgroup memory limit)")
+
+
 def test_a_version_1_group_limits_memory(tmp_path: Path) -> None:
     root = fake_root(
         tmp_path,
