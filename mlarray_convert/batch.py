@@ -289,9 +289,7 @@ def _carry_out(
     not_started = tuple(case.name for index, case in enumerate(cases) if index not in outcomes)
     ordered = tuple(outcomes[index] for index in sorted(outcomes))
     seconds = time.perf_counter() - began
-    return Report(
-        ordered, seconds, request.dry_run, not_started, lost=lost, shard=request.shard, elsewhere=elsewhere
-    )
+    return Report(ordered, seconds, request.dry_run, not_started, lost=lost, shard=request.shard, elsewhere=elsewhere)
 
 
 @contextlib.contextmanager

@@ -1,8 +1,8 @@
 """How many processors and how much memory may this process use?
 
 The number of cores of the machine is the wrong answer on a shared one: the affinity mask, the cgroup of a container (and
-those above it) and a Slurm job each allow less. Everything is read once, at the edge; the functions take the places to look at, so that they can
-be tried on other machines' files.
+those above it) and a Slurm job each allow less. Everything is read once, at the edge; the functions take the places to look
+at, so that they can be tried on other machines' files.
 """
 
 from __future__ import annotations

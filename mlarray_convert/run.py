@@ -202,7 +202,9 @@ def died(case: Case, exit_code: int | None, told: str = "") -> Outcome:
     if told:
         return _failed(case, told, Failure.WORKER)
     if exit_code is not None and -exit_code in _CRASHES:
-        why = f"crashed ({signal.Signals(-exit_code).name}): its file is damaged, or a library that reads it is at fault."
+        why = (
+            f"crashed ({signal.Signals(-exit_code).name}): its file is damaged, or a library that reads it is at fault."
+        )
         return _failed(case, f"Its worker process {why} Try to open the file with other software.", Failure.WORKER)
     how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
     return _failed(case, f"Its worker process died ({how}), probably out of memory. {_LOWER}", Failure.WORKER)

@@ -143,7 +143,11 @@ class ConvertView:
         if isinstance(event, Found):
             self._found(event)
         elif isinstance(event, Began) and self._verbose and not self._dry_run:
-            self._line(click.style(f"    begin {plain(event.case.name)} (worker process {event.pid}{plain(_on(event.host))})", dim=True))
+            self._line(
+                click.style(
+                    f"    begin {plain(event.case.name)} (worker process {event.pid}{plain(_on(event.host))})", dim=True
+                )
+            )
         elif isinstance(event, Moved):
             self._advance(event.index, event.share)
         elif isinstance(event, Ended) and self._dry_run:

@@ -31,7 +31,7 @@ class Child:
     threads : int
         Threads that numerical libraries may use.
     folder : str
-        Its working directory.
+        Its working directory; empty for that of this process.
     """
 
     def __init__(self, work: Work[Any, Any], *, threads: int, folder: str) -> None:
@@ -43,7 +43,7 @@ class Child:
             [sys.executable, "-P", "-m", __name__],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            cwd=folder,
+            cwd=folder or None,
             env=environment,
             start_new_session=True,
         )

@@ -11,12 +11,13 @@ import contextlib
 import pickle
 import queue
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Generic
 
+from mlarray.errors import UsageError
 from mlarray.storage.publish import this_host
-from mlarray_convert.cluster.connection import connected, quiet, share_of
+from mlarray_convert.cluster.connection import connected, quiet, refuse_misplaced, refuse_other_versions, share_of
 from mlarray_convert.cluster.sight import Places, Sight, marked
 from mlarray_convert.executor import Advanced, Broken, Done, J, Lost, Owner, R, Started, Work
 from mlarray_convert.interrupts import deaf_to_interrupts
@@ -25,6 +26,7 @@ from mlarray_convert.machine import Share
 ATTEMPTS = 2
 _TICK_SECONDS = 0.5
 _LOOK_SECONDS = 2.0
+_RESULT_SECONDS = 30.0
 NO_WORKERS_SECONDS = 60.0
 _LOWER = "Give the workers more memory, or fewer threads each, or lower --memory."
 
@@ -57,15 +59,13 @@ def open_cluster(
         name = f"mla-{client.id.lower()}"
         with marked(places, name) as sight:
             threads = 1 if local is None else local.threads
-            run = _Session(client, name, str(client.scheduler.address))
+            session = _Session(client, name, str(client.scheduler.address))
             try:
-                run.prepare(work, threads=threads, sight=sight)
-                share = local if local is not None else share_of(run.look(), client, memory_bytes, place=run.place)
-                if local is not None:
-                    run.look()
-                yield Cluster(run, share)
+                seen = session.prepared(work, threads=threads, sight=sight)
+                share = local if local is not None else share_of(seen, client, memory_bytes, place=session.place)
+                yield Cluster(session, share)
             finally:
-                run.end()
+                session.end()
 
 
 @dataclass(slots=True)
@@ -89,21 +89,22 @@ class _Session:
         self.ended = False
         self._registered = False
 
-    def prepare(self, work: Work[Any, Any], *, threads: int, sight: Sight) -> None:
-        """Register the plugin, after looking whether every side has this package."""
-        from mlarray_convert.cluster.connection import refuse_other_versions
-        from mlarray_convert.cluster.worker import Run
+    def prepared(self, work: Work[Any, Any], *, threads: int, sight: Sight) -> Mapping[str, Any]:
+        """Return what every worker sees, once it is certain that all have this package and see what they must."""
+        from mlarray_convert.cluster.worker import Run, look  # imports Dask
 
-        refuse_other_versions(self.client)
-        self._registered = True
-        self.client.register_plugin(Run(self.name, work, threads=threads, sight=sight), name=self.name)
-
-    def look(self) -> dict[str, Any]:
-        """Return what every worker sees; refuse when one of them does not see what it must."""
-        from mlarray_convert.cluster.connection import refuse_misplaced
-        from mlarray_convert.cluster.worker import look
-
-        seen: dict[str, Any] = self.client.run(look, self.name)
+        try:
+            refuse_other_versions(self.client)
+            self._registered = True
+            self.client.register_plugin(Run(self.name, work, threads=threads, sight=sight), name=self.name)
+            seen: Mapping[str, Any] = self.client.run(look, self.name)
+        except UsageError:
+            raise
+        except Exception as error:  # of any class: it may come from another machine
+            raise UsageError(
+                f"The Dask cluster at {self.place} could not be prepared: {type(error).__name__}: {_in_one_line(error)}.",
+                hint="Its logs say more; all machines need the same environment.",
+            ) from error
         refuse_misplaced(seen)
         return seen
 
@@ -166,7 +167,7 @@ class Cluster(Generic[J, R]):
             self._stop()
 
     def _submit(self, index: int, workers: Sequence[str]) -> None:
-        from mlarray_convert.cluster.worker import carry_out
+        from mlarray_convert.cluster.worker import carry_out  # imports Dask
 
         job = self._jobs[index]
         job.future = self._session.client.submit(
@@ -217,13 +218,17 @@ class Cluster(Generic[J, R]):
         if job is None or job.future is not future:
             return
         try:
-            answer = future.result()
-        except Exception as error:  # of any class: it comes from another machine
+            answer = future.result(timeout=_RESULT_SECONDS)
+        except Exception as error:  # of any class: it may come from another machine
             if not self._session.connected or future.cancelled():
                 yield Broken(f"The Dask scheduler at {self._session.place} has dropped the work.")
-                return
-            told = f"Dask could not run the case: {type(error).__name__}: {' '.join(str(error).split())}"
-            yield from self._failed(index, job, "", told, None)
+            elif future.status != "error":  # its worker died before it handed over the result; Dask starts it again
+                future.add_done_callback(lambda future: self._inbox.put(("ended", (index, future))))
+            else:
+                # A cluster may be set to give up a case with its first worker, which may have been counted already.
+                job.failures -= type(error).__name__ == "KilledWorker" and job.owner is None and job.failures > 0
+                told = f"Dask could not run the case: {type(error).__name__}: {_in_one_line(error)}"
+                yield from self._failed(index, job, "", told, None)
             return
         if answer.kind == "done":
             yield Done(index, answer.result)
@@ -282,6 +287,10 @@ class Cluster(Generic[J, R]):
                     self._session.client.cancel([job.future for job in self._jobs.values() if job.future is not None])
             if self._session.end():
                 self._dead |= {job.owner for job in self._jobs.values() if job.owner is not None}
+
+
+def _in_one_line(error: Exception) -> str:
+    return " ".join(str(error).split()).rstrip(".")
 
 
 def _killed(job: _Job, exit_code: int | None) -> str:

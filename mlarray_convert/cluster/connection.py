@@ -170,7 +170,7 @@ def share_of(seen: Mapping[str, Any], client: Any, memory_bytes: int | None, *, 
         if info.get("memory_limit"):
             each.append(info["memory_limit"] // max(1, info["nthreads"]))
     hosts = {one.host for one in seen.values()}
-    reason = f"Dask cluster with {len(workers)} workers on {len(hosts)} hosts, one case per thread"
+    reason = f"a Dask cluster with {len(workers)} workers (hosts: {len(hosts)}), one case per thread"
     count = sum(max(1, info["nthreads"]) for info in workers.values())
     return Share(max(1, count), 1, memory_bytes or int(min(each, default=0) * MEMORY_SHARE), reason, place)
 

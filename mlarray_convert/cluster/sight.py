@@ -46,7 +46,7 @@ class Sight:
     Parameters
     ----------
     folder : str
-        The working directory, which relative paths start from.
+        The working directory, which relative paths start from; empty when there are none.
     sources : tuple of (str, int)
         Files with their size in bytes; the size of a folder is -1.
     marks : tuple of str
@@ -62,7 +62,7 @@ class Sight:
 
     def problem(self) -> str:
         """Return what is not as it should be, as the end of a sentence that begins with the worker; empty when all is."""
-        if not Path(self.folder).is_dir():
+        if self.folder and not Path(self.folder).is_dir():
             return f"has no folder {self.folder}, where the command was started"
         until = time.monotonic() + _PATIENCE_SECONDS
         while (found := self._problem()) and time.monotonic() < until:
@@ -103,7 +103,13 @@ def marked(places: Places, token: str) -> Iterator[Sight]:
             mark = PendingFile(folder / "any")
             marks.append(mark)
             mark.path.write_text(token, encoding="ascii")
-        yield Sight(os.getcwd(), tuple(_sampled(places.sources)), tuple(str(mark.path) for mark in marks), token)
+        relative = any(not path.is_absolute() for path in (*places.sources, *places.folders))
+        yield Sight(
+            os.getcwd() if relative else "",
+            tuple(_sampled(places.sources)),
+            tuple(str(mark.path) for mark in marks),
+            token,
+        )
     finally:
         for mark in marks:
             mark.abort()

@@ -68,7 +68,8 @@ LIBRARY_RULES = (
     LibraryRule(frozenset({"blosc2"}), ("mlarray/storage/blosc.py",)),
     LibraryRule(frozenset(IMAGING), ("mlarray/formats/",), only_in_functions=True),
     LibraryRule(frozenset({"click", "tqdm", "rich"}), ("mlarray_convert/cli/",)),
-    LibraryRule(frozenset(FRAMEWORKS), ("mlarray/integrations/",)),
+    LibraryRule(frozenset({"torch", "napari"}), ("mlarray/integrations/",)),
+    LibraryRule(frozenset({"dask", "distributed"}), ("mlarray/integrations/", "mlarray_convert/cluster/")),
     LibraryRule(frozenset({"hypothesis", "pytest"}), ("mlarray/testing/",)),
 )
 

@@ -47,9 +47,7 @@ class DaskCluster:
 
     def _start_worker(self, before: tuple[str, ...]) -> None:
         options = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self._folder))
-        self.workers.append(
-            self._started("worker", self.address, *options, output=subprocess.DEVNULL, before=before)
-        )
+        self.workers.append(self._started("worker", self.address, *options, output=subprocess.DEVNULL, before=before))
 
     def close(self) -> None:
         """End everything."""

@@ -51,19 +51,24 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def started(*arguments: object, cwd: Path) -> subprocess.Popen:
     return subprocess.Popen(
-        [*MLA, *map(str, arguments)], cwd=cwd, env=ENVIRONMENT, text=True, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
+        [*MLA, *map(str, arguments)],
+        cwd=cwd,
+        env=ENVIRONMENT,
+        text=True,
+        stderr=subprocess.PIPE,
+        stdin=subprocess.DEVNULL,
     )
 
 
-def unfinished(folder: Path, process: subprocess.Popen, *, name: str = "", other_than: int = 0) -> tuple[Path, int]:
-    """Wait until a case is being written and return the file with the process id of its writer."""
+def unfinished(folder: Path, process: subprocess.Popen, *, name: str = "", other_than: int = 0) -> int:
+    """Wait until a case is being written and return the process id of its writer."""
     deadline = time.monotonic() + 60
     while True:
         for path in folder.iterdir() if folder.is_dir() else ():
             if path.name.endswith(".part") and path.name.startswith(f".{name}") and ".mla." in path.name:
                 pid = int(path.name.split("-")[-2])
                 if pid != other_than:
-                    return path, pid
+                    return pid
         assert process.poll() is None
         assert time.monotonic() < deadline
         os.sched_yield()
@@ -107,7 +112,7 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_case_loses_nothing(
     cluster: DaskCluster, data: Path, tmp_path: Path
 ) -> None:
     process = started("convert", data, "-o", "out", "--scheduler", cluster.address, "--json", "report", cwd=tmp_path)
-    part, writer = unfinished(tmp_path / "out", process)
+    writer = unfinished(tmp_path / "out", process)
     killed = psutil.Process(writer).parent()
     assert killed is not None
     assert killed.pid in [worker.pid for worker in cluster.workers]
@@ -116,7 +121,13 @@ def test_a_worker_that_is_killed_in_the_middle_of_a_case_loses_nothing(
     _, shown = process.communicate(timeout=120)
     assert process.returncode == 4, shown
     lines = told(tmp_path / "report")
-    assert [line["case"] for line in lines if line.get("status") == "ok"] == ["a", "b", "c", "imagesTr/x_0000", "labelsTr/x"]
+    assert [line["case"] for line in lines if line.get("status") == "ok"] == [
+        "a",
+        "b",
+        "c",
+        "imagesTr/x_0000",
+        "labelsTr/x",
+    ]
     assert lines[-1]["failed_cases"] == ["z"]
     psutil.wait_procs([child], timeout=10)
     assert not child.is_running()
@@ -131,7 +142,7 @@ def test_a_case_whose_process_is_killed_twice_is_reported_and_the_others_finish(
     process = started("convert", data, "-o", "out", "--scheduler", cluster.address, "--json", "report", cwd=tmp_path)
     killed = 0
     for _ in range(2):
-        _, killed = unfinished(tmp_path / "out", process, name="a", other_than=killed)
+        killed = unfinished(tmp_path / "out", process, name="a", other_than=killed)
         os.kill(killed, signal.SIGKILL)
     _, shown = process.communicate(timeout=120)
     assert process.returncode == 4, shown
@@ -168,13 +179,16 @@ def test_a_lost_scheduler_is_one_line_and_an_exit_code_of_its_own(data: Path, tm
     cluster = DaskCluster(tmp_path).with_workers(1)
     try:
         process = started("convert", data, "-o", "out", "--scheduler", cluster.file, "--json", "report", cwd=tmp_path)
-        _, writer = unfinished(tmp_path / "out", process)
+        writer = unfinished(tmp_path / "out", process)
         child = psutil.Process(writer)
         cluster.scheduler.kill()
         _, shown = process.communicate(timeout=60)
         assert process.returncode == 7
         (line,) = [line for line in shown.splitlines() if "Error" in line]
-        assert line == f"Error: The Dask scheduler at {cluster.address} is gone. Run the same command again for what is left."
+        assert (
+            line
+            == f"Error: The Dask scheduler at {cluster.address} is gone. Run the same command again for what is left."
+        )
         assert "Traceback" not in shown
         summary = told(tmp_path / "report")[-1]
         assert (summary["exit_code"], summary["lost"]) == (7, f"The Dask scheduler at {cluster.address} is gone.")

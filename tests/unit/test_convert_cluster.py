@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -22,10 +23,10 @@ from tests.unit import pool_work
 
 
 @pytest.fixture
-def child(request: pytest.FixtureRequest, tmp_path: Path) -> Child:
+def child(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Child]:
     made = Child(getattr(pool_work, request.param), threads=3, folder=str(tmp_path))
-    request.addfinalizer(made.close)
-    return made
+    yield made
+    made.close()
 
 
 @pytest.mark.parametrize("child", ["square"], indirect=True)
@@ -39,13 +40,13 @@ def test_a_process_does_one_job_after_the_other(child: Child) -> None:
 
 
 @pytest.mark.parametrize("child", ["thread_settings"], indirect=True)
-def test_numerical_libraries_of_a_process_are_told_their_threads(
-    child: Child, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_numerical_libraries_of_a_process_are_told_their_threads(child: Child, monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(child.answers(0))[-1] == ("result", os.environ.get("OPENBLAS_NUM_THREADS", "3"))
 
 
-@pytest.mark.parametrize(("child", "code"), [("square_or_die", -9), ("crash", -11), ("exit_quietly", 7)], indirect=["child"])
+@pytest.mark.parametrize(
+    ("child", "code"), [("square_or_die", -9), ("crash", -11), ("exit_quietly", 7)], indirect=["child"]
+)
 def test_a_process_that_dies_says_how(child: Child, code: int) -> None:
     with pytest.raises((EOFError, OSError)):
         list(child.answers(2))
@@ -157,7 +158,9 @@ def test_workers_without_the_package_are_refused_by_name_with_the_command_that_h
 
 
 def test_other_versions_are_refused_and_a_long_list_is_cut() -> None:
-    with pytest.raises(UsageError, match=r"another version of mlarray than here \(1\.0\): worker a \(0\.9\), .* and 2 more"):
+    with pytest.raises(
+        UsageError, match=r"another version of mlarray than here \(1\.0\): worker a \(0\.9\), .* and 2 more"
+    ):
         refuse_other_versions(versions("1.0", **dict.fromkeys("abcde", "0.9")))
 
 
@@ -169,7 +172,9 @@ def test_a_worker_that_sees_other_files_is_refused_in_one_sentence() -> None:
     refuse_misplaced({"tcp://a": seen()})
     with pytest.raises(UsageError) as caught:
         refuse_misplaced({"tcp://a": seen(), "tcp://b": seen("cannot read x"), "tcp://c": seen("cannot read y")})
-    assert caught.value.message == "The Dask worker tcp://b on node1 cannot read x; the same or another problem on 1 more."
+    assert (
+        caught.value.message == "The Dask worker tcp://b on node1 cannot read x; the same or another problem on 1 more."
+    )
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{}", "no json"])

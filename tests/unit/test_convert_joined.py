@@ -19,7 +19,9 @@ def outcome(name: str, status: Status = Status.OK, **fields: object) -> Outcome:
     return Outcome(case, status, failure=failure, **fields)  # type: ignore[arg-type]
 
 
-def text(*outcomes: Outcome, shard: Shard | None = None, not_started: tuple[str, ...] = (), seconds: float = 1.0) -> str:
+def text(
+    *outcomes: Outcome, shard: Shard | None = None, not_started: tuple[str, ...] = (), seconds: float = 1.0
+) -> str:
     report = Report(outcomes, seconds, not_started=not_started, shard=shard)
     return json_lines([*map(case_fields, outcomes), report.summary()])
 

@@ -46,9 +46,7 @@ def test_a_version_1_quota_limits_the_processors(tmp_path: Path) -> None:
 
 
 def test_a_quota_of_minus_one_is_none(tmp_path: Path) -> None:
-    root = fake_root(
-        tmp_path, "4:cpu:/\n", cpu__cpu_dot_cfs_quota_us="-1", cpu__cpu_dot_cfs_period_us="100000"
-    )
+    root = fake_root(tmp_path, "4:cpu:/\n", cpu__cpu_dot_cfs_quota_us="-1", cpu__cpu_dot_cfs_period_us="100000")
     assert processor_limit({}, root=root) == processor_limit({}, root=tmp_path / "nowhere")
 
 
