@@ -49,6 +49,12 @@ class DaskCluster:
         options = ("--nthreads", "1", "--no-nanny", "--local-directory", str(self._folder))
         self.workers.append(self._started("worker", self.address, *options, output=subprocess.DEVNULL, before=before))
 
+    def end_worker(self) -> None:
+        """End the worker that was started last."""
+        worker = self.workers.pop()
+        worker.kill()
+        worker.wait()
+
     def close(self) -> None:
         """End everything."""
         processes = (*self.workers, self.scheduler)

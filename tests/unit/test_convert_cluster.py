@@ -33,7 +33,7 @@ def child(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Child]:
 def test_a_process_does_one_job_after_the_other(child: Child) -> None:
     assert [list(child.answers(job)) for job in (2, 3)] == [
         [("ready", None), ("share", 0.5), ("result", 4)],
-        [("result", 9)],
+        [("share", 0.5), ("result", 9)],
     ]
     child.close()
     assert not psutil.pid_exists(child.pid)
