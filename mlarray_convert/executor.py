@@ -15,7 +15,6 @@ from mlarray_convert.machine import Share
 J = TypeVar("J")
 R = TypeVar("R")
 J_contra = TypeVar("J_contra", contravariant=True)
-R_co = TypeVar("R_co", covariant=True)
 Work = Callable[[J, Callable[[float], None]], R]
 Owner: TypeAlias = tuple[str, int]
 
@@ -90,7 +89,7 @@ class Broken:
 Happening: TypeAlias = Started | Advanced | Done[R] | Lost | Broken
 
 
-class Executor(Protocol[J_contra, R_co]):
+class Executor(Protocol[J_contra, R]):
     """Does jobs, somewhere."""
 
     @property
@@ -103,7 +102,7 @@ class Executor(Protocol[J_contra, R_co]):
 
     def run(
         self, jobs: Sequence[J_contra], order: Iterable[int] | None = None
-    ) -> Iterator[Started | Advanced | Done[R_co] | Lost | Broken]:
+    ) -> Iterator[Started | Advanced | Done[R] | Lost | Broken]:
         """Yield what happens until every job is done or lost, or the executor is broken.
 
         Closing the iterator, or an exception thrown into it, stops what is running; nothing is left behind.
