@@ -12,13 +12,14 @@ from __future__ import annotations
 
 import gzip
 import pickle
+import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 from mlarray.errors import FormatError, MetadataError
 from mlarray.metadata.model import Meta
 from mlarray.metadata.standins import METADATA_TABLE
-from mlarray.metadata.unpickle import MAX_OPERATIONS, Limits, gunzip_limited, plain_tree, restricted_loads
+from mlarray.metadata.unpickle import MAX_BYTES, MAX_OPERATIONS, Limits, plain_tree, restricted_loads
 from mlarray.metadata.validation import validated_mapping
 from mlarray.metadata.values import from_jsonable, to_jsonable
 
@@ -106,6 +107,28 @@ def decode(payload: bytes | Mapping[str, object], *, limits: Limits | None = Non
         if isinstance(mapping.get(namespace), dict):
             mapping[namespace] = _restored(mapping[namespace])
     return mapping
+
+
+def gunzip_limited(data: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
+    """Decompress one gzip member, stopping as soon as it exceeds `max_bytes`.
+
+    Raises
+    ------
+    FormatError
+        Not gzip, damaged, cut off, followed by other bytes, or larger than `max_bytes`.
+    """
+    stream = zlib.decompressobj(wbits=31)
+    try:
+        result = stream.decompress(data, max_bytes + 1)
+    except zlib.error as error:
+        raise FormatError(f"the metadata is not valid gzip: {error}") from error
+    if len(result) > max_bytes:
+        raise FormatError(f"the metadata is larger than {max_bytes} bytes when decompressed")
+    if not stream.eof:
+        raise FormatError("the gzip stream of the metadata is cut off")
+    if stream.unused_data:
+        raise FormatError("the gzip stream of the metadata is followed by other bytes")
+    return result
 
 
 def _restored(part: dict[Any, Any]) -> dict[Any, Any]:

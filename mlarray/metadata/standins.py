@@ -3,16 +3,21 @@
 Ten names occur in legitimate files: containers and enums of the package itself, numpy scalars, ordered dicts and the
 two number types of pydicom. Each maps to a function from plain values to plain values; nothing is imported or looked up.
 The pickled form of a numpy scalar is ``scalar(dtype, raw bytes)``, that of a dtype ``dtype("f8", False, True)`` followed by
-the state ``(3, byte order, None, None, None, size, alignment, flags)``.
+the state ``(3, byte order, None, None, None, size, alignment, flags)``. A numpy array is made empty and given
+``(1, shape, dtype, whether in columns, bytes)``, with protocol 5 made at once of bytes, dtype, shape and order: a second table
+reads those, for the pickles that other programs keep beside their files.
 """
 
 from __future__ import annotations
 
+import math
 import struct
 from types import MappingProxyType
 from typing import Final
 
-from mlarray.metadata.unpickle import MAX_INT_BYTES, Pending, Table
+import numpy as np
+
+from mlarray.metadata.unpickle import MAX_INT_BYTES, Buffer, Pending, Table
 
 _FORMATS: Final = MappingProxyType(
     {
@@ -126,3 +131,83 @@ METADATA_TABLE: Final[Table] = MappingProxyType(
     }
 )
 """The names that metadata of ``.mla`` files may ask for."""
+
+
+class _Array(Pending):
+    """A numpy array of numbers or text: made empty, then given shape, dtype and bytes by its state."""
+
+    __slots__ = ("value",)
+
+    def __init__(self, value: np.ndarray | None = None) -> None:
+        self.value = value
+
+    def build(self, state: object) -> None:
+        if type(state) is not tuple or len(state) != 5 or type(state[3]) is not bool:
+            raise ValueError("a numpy array has a state that is not understood")
+        _, shape, dtype, in_columns, data = state
+        self.value = _decoded(data, dtype, shape, in_columns=in_columns)
+
+    def size(self) -> int:
+        return 0 if self.value is None else self.value.nbytes
+
+    def finish(self) -> object:
+        if self.value is None:
+            raise ValueError("a numpy array was never filled")
+        return self.value
+
+
+def _decoded(data: object, dtype: object, shape: object, *, in_columns: bool) -> np.ndarray:
+    if type(dtype) is not _DType or type(data) is not bytes or type(shape) is not tuple:
+        raise ValueError("a numpy array is not given as shape, dtype and bytes")
+    if not all(type(extent) is int and extent >= 0 for extent in shape):
+        raise ValueError("a numpy array has no shape")
+    kind = np.dtype(dtype.order + dtype.code)
+    if math.prod(shape) * kind.itemsize != len(data):
+        raise ValueError("the bytes of a numpy array do not fit its shape")
+    return np.ndarray(shape, kind, data, order="F" if in_columns else "C").copy()
+
+
+def _reconstruct(kind: object, shape: object, code: object) -> _Array:
+    return _Array()
+
+
+def _refuse_call(*_: object) -> object:
+    raise ValueError("numpy.ndarray is only named, never called")
+
+
+def _frombuffer(data: object, dtype: object, shape: object, order: object) -> _Array:
+    if order not in ("C", "F"):
+        raise ValueError("a numpy array has an order that is not understood")
+    content = data.data if isinstance(data, Buffer) else data
+    return _Array(_decoded(content, dtype, shape, in_columns=order == "F"))
+
+
+def _latin1(value: object, encoding: object = "") -> bytes:
+    if type(value) is not str or encoding != "latin1":
+        raise ValueError("bytes are not given as latin-1 text")
+    return value.encode("latin1")
+
+
+def _no_bytes() -> bytes:
+    return b""
+
+
+ARRAY_TABLE: Final[Table] = MappingProxyType(
+    {
+        ("collections", "OrderedDict"): _as_dict,
+        ("_codecs", "encode"): _latin1,
+        ("__builtin__", "bytes"): _no_bytes,
+        ("numpy", "dtype"): _dtype,
+        ("numpy", "ndarray"): _refuse_call,
+        **{
+            (f"numpy.{core}.{module}", name): stand_in
+            for core in ("core", "_core")
+            for module, name, stand_in in (
+                ("multiarray", "scalar", _scalar),
+                ("multiarray", "_reconstruct", _reconstruct),
+                ("numeric", "_frombuffer", _frombuffer),
+            )
+        },
+    }
+)
+"""The names that plain containers of numpy arrays and scalars ask for, whatever the protocol."""

@@ -15,7 +15,6 @@ The opcodes are those of the Python standard library's ``pickletools``, protocol
 from __future__ import annotations
 
 import struct
-import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -39,6 +38,8 @@ MAX_LINE: Final = 4096
 """Characters of one text argument of protocol 0."""
 MAX_INT_KEY: Final = 2**61 - 1
 """Integers from here on may share their hash at will and make a dict quadratically slow."""
+MAX_TUPLE_KEYS: Final = 1000
+"""Keys that are tuples, in all dicts together where they are allowed, and parts of each."""
 
 STOP: Final = ord(".")
 
@@ -71,6 +72,19 @@ class Pending(ABC):
     def finish(self) -> object:
         """Return the plain value, or raise ``ValueError``."""
 
+    def size(self) -> int:
+        """Return the bytes that each reference to the value counts as text."""
+        return 0
+
+
+class Buffer:
+    """Bytes of a bytearray, which is no plain value; a stand-in may take them."""
+
+    __slots__ = ("data",)
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+
 
 class _Global:
     """A name of the table on the stack: callable by the machine, unreachable for the pickle."""
@@ -81,29 +95,7 @@ class _Global:
         self.call = call
 
 
-def gunzip_limited(data: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
-    """Decompress one gzip member, stopping as soon as it exceeds `max_bytes`.
-
-    Raises
-    ------
-    FormatError
-        Not gzip, damaged, cut off, followed by other bytes, or larger than `max_bytes`.
-    """
-    stream = zlib.decompressobj(wbits=31)
-    try:
-        result = stream.decompress(data, max_bytes + 1)
-    except zlib.error as error:
-        raise FormatError(f"the metadata is not valid gzip: {error}") from error
-    if len(result) > max_bytes:
-        raise FormatError(f"the metadata is larger than {max_bytes} bytes when decompressed")
-    if not stream.eof:
-        raise FormatError("the gzip stream of the metadata is cut off")
-    if stream.unused_data:
-        raise FormatError("the gzip stream of the metadata is followed by other bytes")
-    return result
-
-
-def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None) -> object:
+def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None, keep_tuples: bool = False) -> object:
     """Return the value a pickle describes, made of plain builtins only.
 
     Parameters
@@ -114,12 +106,13 @@ def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None)
         ``(module, name)`` to stand-in: all that the pickle may call.
     limits : Limits, optional
         What it may cost.
+    keep_tuples : bool
+        Whether tuples stay tuples, and short flat ones may be keys; by default they become lists.
 
     Returns
     -------
     object
-        A tree of dict, list, str, int, float, bool, None, bytes and complex, tuples turned into lists; no two branches
-        share a container. Values that the table's own :class:`Pending` objects finish to are passed on untouched.
+        A tree of dict, list, str, int, float, bool, None, bytes and complex; no two branches share a container. Values that the table's own :class:`Pending` objects finish to are passed on untouched.
 
     Raises
     ------
@@ -136,7 +129,8 @@ def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None)
     if len(data) > limits.max_bytes:
         raise FormatError(f"the pickle has {len(data)} bytes, {limits.max_bytes} are allowed")
     try:
-        return plain_tree(_Machine(data, table, limits.max_operations).run(), limits=limits)
+        machine = _Machine(data, table, limits.max_operations, MAX_TUPLE_KEYS if keep_tuples else 0)
+        return _TreeCopy(limits, keep_tuples=keep_tuples).copy(machine.run(), 0)
     except FormatError:
         raise
     except (ValueError, TypeError, KeyError, IndexError, OverflowError, struct.error) as error:
@@ -155,10 +149,11 @@ def plain_tree(value: object, *, limits: Limits | None = None) -> object:
 
 
 class _TreeCopy:
-    __slots__ = ("limits", "text", "values")
+    __slots__ = ("keep_tuples", "limits", "text", "values")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, keep_tuples: bool = False) -> None:
         self.limits, self.values, self.text = limits, limits.max_operations, limits.max_bytes
+        self.keep_tuples = keep_tuples
 
     def copy(self, value: object, depth: int) -> object:
         self.values -= 1
@@ -174,36 +169,41 @@ class _TreeCopy:
             raise FormatError(f"the value is nested deeper than {self.limits.max_depth} levels")
         depth += 1
         if kind is list or kind is tuple:
-            return [self.copy(item, depth) for item in cast("list[object]", value)]
+            items = [self.copy(item, depth) for item in cast("list[object]", value)]
+            return tuple(items) if kind is tuple and self.keep_tuples else items
         if kind is dict:
-            items = cast("dict[object, object]", value).items()
-            return {self._key(key): self.copy(item, depth) for key, item in items}
+            pairs = cast("dict[object, object]", value).items()
+            return {self._key(key): self.copy(item, depth) for key, item in pairs}
         if isinstance(value, Pending):
+            self._spend(value.size())
             return value.finish()
         raise FormatError(f"a {kind.__name__.lstrip('_')} is not a plain value")
 
     def _key(self, key: object) -> object:
         key = key.finish() if isinstance(key, Pending) else key
-        if type(key) not in _SCALARS:
+        if type(key) not in _SCALARS and not (type(key) is tuple and self.keep_tuples):
             raise FormatError(f"a {type(key).__name__} cannot be the key of a dict here")
         return self.copy(key, 0)
 
     def _charge(self, value: object) -> None:
         if isinstance(value, (str, bytes)):
-            self.text -= len(value)
-            if self.text < 0:
-                raise FormatError(f"the value has more than {self.limits.max_bytes} bytes of text")
+            self._spend(len(value))
         elif type(value) is int and value.bit_length() > 8 * MAX_INT_BYTES:
             raise FormatError(f"an integer has more than {MAX_INT_BYTES} bytes")
+
+    def _spend(self, count: int) -> None:
+        self.text -= count
+        if self.text < 0:
+            raise FormatError(f"the value has more than {self.limits.max_bytes} bytes of text")
 
 
 class _Machine:
     """The stack machine; one instance reads one pickle."""
 
-    __slots__ = ("budget", "data", "marks", "memo", "position", "stack", "table")
+    __slots__ = ("budget", "data", "marks", "memo", "position", "stack", "table", "tuple_keys")
 
-    def __init__(self, data: bytes, table: Table, budget: int) -> None:
-        self.data, self.table, self.budget = data, table, budget
+    def __init__(self, data: bytes, table: Table, budget: int, tuple_keys: int) -> None:
+        self.data, self.table, self.budget, self.tuple_keys = data, table, budget, tuple_keys
         self.position = 0
         self.stack: list[object] = []
         self.marks: list[list[object]] = []
@@ -316,11 +316,11 @@ class _Machine:
         target = self.stack[-1]
         if type(target) is not dict:
             raise FormatError("the pickle sets items of something that is no dict")
-        _fill(target, items)
+        self.fill(target, items)
 
     def new_dict(self) -> None:
         result: dict[object, object] = {}
-        _fill(result, self.pop_mark())
+        self.fill(result, self.pop_mark())
         self.stack.append(result)
 
     def new_tuple(self, length: int) -> None:
@@ -356,14 +356,18 @@ class _Machine:
         target.build(state)
 
 
-def _fill(target: dict[object, object], items: list[object]) -> None:
-    for key, value in zip(items[::2], items[1::2], strict=True):
-        # Only these are hashed: hashing a deeply nested tuple would overflow the C stack.
-        if type(key) not in _SCALARS and not isinstance(key, Pending):
-            raise FormatError("the pickle uses a key that is no plain value")
-        if type(key) is int and abs(key) >= MAX_INT_KEY:
-            raise FormatError("the pickle uses an integer key that is too large")
-        target[key] = value
+    def fill(self, target: dict[object, object], items: list[object]) -> None:
+        for key, value in zip(items[::2], items[1::2], strict=True):
+            parts: tuple[object, ...] = (key,)
+            if type(key) is tuple and len(key) <= MAX_TUPLE_KEYS and self.tuple_keys > 0:
+                parts, self.tuple_keys = key, self.tuple_keys - 1  # tuples may share their hash at will
+            for part in parts:
+                # Only these are hashed: hashing a deeply nested tuple would overflow the C stack.
+                if type(part) not in _SCALARS and not (part is key and isinstance(key, Pending)):
+                    raise FormatError("the pickle uses a key that is no plain value")
+                if type(part) is int and abs(part) >= MAX_INT_KEY:
+                    raise FormatError("the pickle uses an integer key that is too large")
+            target[key] = value
 
 
 # The five most frequent operations are written out: a call per step would double the time of reading a header.
@@ -443,6 +447,7 @@ _OPERATIONS: Final[Mapping[int, Callable[[_Machine], None]]] = MappingProxyType(
         ord("C"): lambda m: m.stack.append(m.take(m.unsigned(1))),
         ord("B"): lambda m: m.stack.append(m.take(m.unsigned(4))),
         0x8E: lambda m: m.stack.append(m.take(m.unsigned(8))),
+        0x96: lambda m: m.stack.append(Buffer(m.take(m.unsigned(8)))),
         # building containers
         ord("("): _Machine.mark,
         ord("a"): lambda m: m.append_all([m.pop()]),

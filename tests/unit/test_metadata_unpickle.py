@@ -16,7 +16,8 @@ import pytest
 
 from mlarray.errors import FormatError
 from mlarray.metadata import METADATA_TABLE, Limits, Pending, decode, read_metadata, restricted_loads
-from mlarray.metadata.unpickle import gunzip_limited, plain_tree
+from mlarray.metadata.codec import gunzip_limited
+from mlarray.metadata.unpickle import plain_tree
 
 
 def load(data: bytes, **limits: int) -> object:
