@@ -32,6 +32,7 @@ from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of, refuse_
 from mlarray.storage.blosc import BloscStore, MapMode, copy_store, open_store, store_from_frame
 from mlarray.storage.contents import (
     CONVERSION_RECORD,
+    LOCATIONS_RECORD,
     METADATA_VERSION,
     array_records,
     filled_store,
@@ -46,7 +47,7 @@ from mlarray.storage.publish import PendingFile
 from mlarray.storage.session import WriteSession
 from mlarray.voxel_view import VoxelView
 
-KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD)
+KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD)
 _DEFAULTS = StorageOptions()
 
 

@@ -325,6 +325,8 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
                 elif identity not in outputs:
                     pending.append((entry, inner, above | {identity}))
+            elif _belongs_to_case(entry.name, names):
+                continue  # read with the arrays of its case
             elif (row is None or row.series) and entry.is_file():
                 count.unsure.append(entry)
             elif row is None or row.name == request.target.name or _belongs_to_header(entry.name, names):
@@ -341,6 +343,12 @@ def _belongs_to_header(name: str, names: Iterable[str]) -> bool:
     """Tell whether a file is the voxel half of an Analyze or NIfTI pair."""
     stem, suffix = split_suffix(name.lower())
     return suffix in (".img", ".img.gz") and (f"{stem}.hdr" in names or f"{stem}.hdr.gz" in names)
+
+
+def _belongs_to_case(name: str, names: Iterable[str]) -> bool:
+    """Tell whether a file holds the properties of a case that nnU-Net has preprocessed."""
+    lower = name.lower()
+    return lower.endswith(".pkl") and f"{lower.removesuffix('.pkl')}.b2nd" in names
 
 
 def _is_label(relative: PurePosixPath, pattern: str) -> bool:
@@ -362,8 +370,10 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
     images: dict[tuple[Path, str], list[Path]] = {}
     beside: dict[Path, list[Path]] = {}
     within: dict[Path, list[Path]] = {}
+    named: dict[tuple[Path, str], list[Path]] = {}
     for case in cases:
         if not case.is_label:
+            named.setdefault((case.source.parent, _stem(case)), []).append(case.place)
             images.setdefault((case.source.parent, _without_channel(_stem(case))), []).append(case.place)
             beside.setdefault(case.source.parent, []).append(case.place)
             within.setdefault(case.source, []).append(case.place)
@@ -382,10 +392,11 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
             key = (folder.with_name(f"images{match.group(1) or ''}"), stem)
             yield replace(case, images=tuple(images.get(key, ())), every_image=True)
             continue
-        named = _LABEL_STEM.fullmatch(stem)
-        prefix = (named.group(1) or "")[:-1] if named is not None else stem
+        marked = _LABEL_STEM.fullmatch(stem)
+        prefix = (marked.group(1) or "")[:-1] if marked is not None else stem
         if prefix:
-            yield replace(case, images=tuple(images.get((folder, prefix), ())), every_image=True)
+            key = (folder, prefix)  # a name that looks like that of a channel may be that of a case
+            yield replace(case, images=tuple(named.get(key) or images.get(key, ())), every_image=True)
         else:
             yield replace(case, images=tuple(beside.get(folder, ())), every_image=False)
 

@@ -28,10 +28,9 @@ from mlarray.storage.filters import sample_region
 from mlarray_convert.discovery import Case
 from mlarray_convert.labels import is_narrow
 from mlarray_convert.places import size_of
-from mlarray_convert.request import Request
+from mlarray_convert.request import CHUNK_FORMATS, Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
-CHUNK_FORMATS = ("mla", "b2nd")
 _EXPECTED_LABEL = np.dtype(np.uint8)
 _IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
 
@@ -104,6 +103,8 @@ class CasePlan:
         How the source was understood, and what the target cannot keep.
     files : tuple of Path
         The source files.
+    as_stored : bool
+        Whether the chunks are copied as they are, without decompressing them.
     """
 
     case: Case
@@ -120,6 +121,7 @@ class CasePlan:
     estimated_bytes: int
     notes: tuple[Note, ...]
     files: tuple[Path, ...]
+    as_stored: bool = False
 
 
 def plan_case(
@@ -151,11 +153,12 @@ def plan_case(
     MLArrayError
         When the target cannot hold the array.
     """
-    kind, why = _stored_dtype(case, source.spec.dtype, dtype)
+    kept = kept_layout(case, request, source)
+    kind, why = _stored_dtype(case, source.spec.dtype, source.spec.dtype if kept is not None else dtype)
     spec = replace(source.spec, dtype=kind)
     info = info_for(case, source)
     losses = module_of(request.target).losses(spec, info)
-    layout = planned_layout(request.target, spec, request.storage)
+    layout = kept if kept is not None else planned_layout(request.target, spec, request.storage)
     # Whether a header-and-block format compresses is known once its file is made; storage order suits both.
     access = Access.SLAB if layout is None and not _is_plain(request) else Access.REGION
     target = Target(access, tuple(range(spec.ndim)), layout.chunks if layout is not None else None)
@@ -175,9 +178,10 @@ def plan_case(
         memory.peak_bytes(tiles),
         limits.memory_bytes,
         bytes_in,
-        _estimate(case, request, spec, source.spec.nbytes, bytes_in),
+        bytes_in if kept is not None else _estimate(case, request, spec, source.spec.nbytes, bytes_in),
         source.info.notes + tuple(losses),
         source.info.files,
+        kept is not None,
     )
 
 
@@ -304,6 +308,20 @@ def spool_tiles(source: Source, memory: Memory) -> TilePlan:
         )
     except MemoryLimitError as error:
         raise _too_little(memory, error) from error
+
+
+def kept_layout(case: Case, request: Request, source: Source) -> Layout | None:
+    """Return the layout whose chunks are copied as they are, or None where the voxels are stored anew.
+
+    Both sides must store the same kind of chunks, and nothing else be asked for: no layout, and no smaller type for the labels
+    of a segmentation that is not stored in whole numbers.
+    """
+    if request.target.name not in CHUNK_FORMATS or request.storage:
+        return None
+    if case.is_label and source.spec.dtype.kind not in "biu":
+        return None
+    layout: Layout | None = getattr(source, "kept_layout", None)
+    return layout
 
 
 def planned_layout(target: Format, spec: ArraySpec, storage: Mapping[str, object]) -> Layout | None:

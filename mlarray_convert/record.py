@@ -14,11 +14,12 @@ from pathlib import Path
 
 import xxhash
 
+from mlarray.formats.registry import format_of_name
 from mlarray.layout import DEFAULT_LAYOUT
 from mlarray.sources.base import Note
 from mlarray_convert.discovery import Case
 from mlarray_convert.places import END_BYTES, fingerprint, version_of
-from mlarray_convert.request import Request
+from mlarray_convert.request import CHUNK_FORMATS, Request
 
 FORMAT_VERSION = 1  # raised when the same source and settings would give another file
 TOOL = "mlarray"
@@ -62,7 +63,7 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
     storage = dict(sorted(request.storage.items()))
     if storage.get("layout") == DEFAULT_LAYOUT:  # to name the default gives the same file as to leave it out
         del storage["layout"]
-    settings = {
+    settings: dict[str, object] = {
         "format_version": FORMAT_VERSION,
         "target": request.target.name,
         "storage": storage,
@@ -78,6 +79,9 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         settings["dataset"] = target_item(case, request)
     if case.volume is not None:
         settings["series"] = asdict(request.series)
+    source, target = format_of_name(case.source), request.target
+    if not request.storage and source is not None and {source.name, target.name} <= set(CHUNK_FORMATS):
+        settings["chunks"] = "as stored"  # which is not what naming the default layout gives
     plain: dict[str, object] = json.loads(json.dumps(settings, default=str))
     return plain
 

@@ -19,6 +19,7 @@ from mlarray.formats.table import Format
 from mlarray.layout import PatchSize, parse_layout_name
 from mlarray.storage.remote import as_path, is_remote
 
+CHUNK_FORMATS = ("mla", "b2nd")  # that store the same kind of chunks
 _Choice = TypeVar("_Choice", bound=Enum)
 PARTS_SUFFIX = ".parts"  # of the folder in which the files of cases wait to be joined
 _Item = TypeVar("_Item")

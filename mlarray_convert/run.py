@@ -29,10 +29,11 @@ from mlarray.errors import DTypeError, FormatError, FormatWarning, IntegrityErro
 from mlarray.formats.dicom import open_volume
 from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
-from mlarray.formats.registry import format_named, module_of, open_source
-from mlarray.sources.base import Access, NDArray, Note, Sink, SinkOptions, Source
+from mlarray.formats.registry import companions, format_named, module_of, open_source
+from mlarray.region import Region
+from mlarray.sources.base import Access, ChunkSink, NDArray, Note, Sink, SinkOptions, Source
 from mlarray.sources.bytes import FileBytes
-from mlarray.sources.copy import copy
+from mlarray.sources.copy import TileDigest, copy, digest
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
@@ -42,7 +43,6 @@ from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
 from mlarray_convert.places import size_of, version_of
 from mlarray_convert.plan import (
-    CHUNK_FORMATS,
     DECODER_BYTES,
     CasePlan,
     Limits,
@@ -51,11 +51,12 @@ from mlarray_convert.plan import (
     cache_bytes,
     choose_tiles,
     info_for,
+    kept_layout,
     plan_case,
     spool_tiles,
 )
 from mlarray_convert.record import is_ours, make_record, target_item, why_stale
-from mlarray_convert.request import IfExists, Request, Verify
+from mlarray_convert.request import CHUNK_FORMATS, IfExists, Request, Verify
 from mlarray_convert.verify import check_written
 
 _PIECE_BYTES = 1 << 22
@@ -252,7 +253,7 @@ def _is_series(source: Source) -> bool:
 def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str, warnings: list[str]) -> Outcome:
     case, request = job.case, job.request
     before = _versions(source)
-    values = _as_integers(source, limits, work) if case.is_label and not is_narrow(source.spec.dtype) else source
+    values = _as_integers(source, limits, work) if _is_scanned(case, request, source) else source
     plan = plan_case(case, request, values, limits, dtype=values.spec.dtype.newbyteorder("="))
     warnings += _messages(plan.notes[len(source.info.notes) :])
     record = make_record(case, request, plan.files, plan.notes, series=_is_series(source))
@@ -271,6 +272,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             _sample(readable, plan, request),
             min(memory.hold_bytes, plan.spec.nbytes),
             target_item(case, request),
+            values if plan.as_stored else None,
         )
         sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
         try:
@@ -283,7 +285,10 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             cache = cache_bytes(readable, plan)
             if cache is not None:
                 cast("Any", readable).resize_cache(cache)
-            digests = copy(readable, sink, tiles, progress=work.done)
+            if plan.as_stored:
+                digests = _take_chunks(values, cast("ChunkSink", sink), tiles, request, work)
+            else:
+                digests = copy(readable, sink, tiles, progress=work.done)
             if _versions(source) != before:
                 raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
             sink.finish()
@@ -304,9 +309,35 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
 
 
+def _take_chunks(
+    source: Source, sink: ChunkSink, tiles: Iterable[Region], request: Request, work: _Work
+) -> tuple[TileDigest, ...]:
+    """Copy chunks as they are; return what they hold where all of it will be read back."""
+    sink.take_chunks(checked=request.verify is not Verify.NONE, progress=work.done)
+    if request.verify is not Verify.FULL:
+        return ()
+    work.add_pass()
+    found = []
+    for region in tiles:
+        block = source.read(region)
+        found.append(TileDigest(region, digest(block)))
+        work.done(block.nbytes)
+    return tuple(found)
+
+
+def _is_scanned(case: Case, request: Request, source: Source) -> bool:
+    """Tell whether the smallest type of a segmentation has to be found."""
+    return case.is_label and not is_narrow(source.spec.dtype) and kept_layout(case, request, source) is None
+
+
 def _sample(source: Source, plan: CasePlan, request: Request) -> NDArray | None:
     """Return the voxels by which a chunked target chooses its filter, where they can be had without decoding twice."""
-    if source.access is not Access.REGION or request.target.name not in CHUNK_FORMATS or plan.spec.size == 0:
+    if (
+        plan.as_stored
+        or source.access is not Access.REGION
+        or request.target.name not in CHUNK_FORMATS
+        or plan.spec.size == 0
+    ):
         return None
     return source.read(sample_region(plan.spec.shape, plan.target.chunks))
 
@@ -323,7 +354,7 @@ class _Work:
 
     def __init__(self, source: Source, request: Request, case: Case, progress: Progress) -> None:
         self._passes = 1.0
-        if case.is_label and not is_narrow(source.spec.dtype):
+        if _is_scanned(case, request, source):
             self._passes += 1
         if request.verify is Verify.FULL:
             self._passes += 1
@@ -412,6 +443,8 @@ def _existing(place: Path, case: Case, request: Request, source: Source) -> tupl
         remark = f"{case.output} exists and was not made by this converter; --if-exists overwrite replaces it."
         return True, "exists, made by another program", (remark,)
     stale = why_stale(record, case, request, source.info.files, series=_is_series(source))
+    lost = [path.name for path in companions(request.target, case.output, info_for(case, source)) if not path.exists()]
+    stale = stale or (f"{lost[0]} is missing beside it" if lost else None)
     return (True, "up to date", ()) if stale is None else (False, f"converted again: {stale}", ())
 
 

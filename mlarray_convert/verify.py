@@ -18,7 +18,7 @@ from mlarray.sources.copy import TileDigest, digest
 from mlarray.sources.tiles import TilePlan, plan_tiles
 from mlarray.spec import ArraySpec
 from mlarray_convert.grids import AxisMap, axis_map, differences
-from mlarray_convert.plan import CHUNK_FORMATS
+from mlarray_convert.request import CHUNK_FORMATS
 
 _HINT = "Convert it again; if it happens again, check the disk."
 

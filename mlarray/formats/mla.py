@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,25 +12,26 @@ from typing import Any
 import numpy as np
 
 from mlarray.axes import Axis
-from mlarray.errors import MetadataWarning
+from mlarray.errors import FormatError, MetadataWarning
 from mlarray.layout import Layout
-from mlarray.metadata import update_managed
+from mlarray.metadata import Meta, update_managed
 from mlarray.metadata.spatial import spec_of
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase, SourceInfo
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
-from mlarray.storage.allocate import allocate
-from mlarray.storage.blosc import BloscStore, open_store
+from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of
+from mlarray.storage.blosc import BloscStore, create_like, open_store
 from mlarray.storage.contents import (
     CONVERSION_RECORD,
+    LOCATIONS_RECORD,
     array_records,
     source_metadata,
     stored_axes,
     stored_metadata,
 )
 from mlarray.storage.filters import sample_region as centred_region
-from mlarray.storage.options import StorageOptions
+from mlarray.storage.options import DECOMPRESSION_THREADS, StorageOptions
 from mlarray.storage.publish import PendingFile
 
 
@@ -79,7 +80,20 @@ class MlaSource(SourceBase):
             is_seg=meta.is_seg.is_seg,
             record=_parsed_record(store),
             meta=meta,
+            locations=_record(store, LOCATIONS_RECORD),
         )
+        self.patch_size = meta.blosc2.patch_size
+
+    @property
+    def kept_layout(self) -> Layout | None:
+        """The layout that a copy of the stored chunks has; None where they hold another byte order than is written."""
+        store = self._opened()
+        return layout_of(store, self.patch_size) if store.dtype.isnative else None
+
+    @property
+    def store(self) -> BloscStore:
+        """The stored chunks."""
+        return self._opened()
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``."""
@@ -118,7 +132,8 @@ class MlaSink:
         self._info = info
         self._options = options
         self._storage = StorageOptions.from_mapping(options.storage)
-        self._layout = self._storage.layout_for(spec)
+        kept = getattr(options.kept, "kept_layout", None)
+        self._layout: Layout = kept or self._storage.layout_for(spec)
         self.chunks = self._layout.chunks
         self._centre = centred_region(spec.shape, self.chunks)
         self._held: list[tuple[Region, NDArray]] = []
@@ -128,6 +143,9 @@ class MlaSink:
         self._finished = False
         self._pending = PendingFile(path)
         self.path = self._pending.path
+        if isinstance(options.kept, MlaSource):
+            self._create_like(options.kept)
+            return
         settled = self._storage.cparams is not None or spec.dtype.itemsize == 1 or spec.size == 0
         if options.sample is not None or settled:
             self._allocate(options.sample, "the centre")
@@ -148,6 +166,16 @@ class MlaSink:
         assert self._store is not None
         self._store.write(region, block)
 
+    def take_chunks(self, *, checked: bool = True, progress: Callable[[int], None] | None = None) -> None:
+        """Copy the chunks of the source that the options name as they are. See :class:`~mlarray.sources.base.ChunkSink`."""
+        assert self._store is not None
+        assert isinstance(self._options.kept, MlaSource)
+        for index, data in enumerate(integrity.stored_chunks(self._options.kept.store, checked=checked)):
+            self._store.put_chunk_bytes(index, data)
+            if progress is not None:
+                start, stop = self._store.grid.chunk_region(index)
+                progress(Region(start, stop).size * self.spec.dtype.itemsize)
+
     def finish(self) -> None:
         """Store metadata, record and checksums, and close the file under its temporary name."""
         if self._finished:
@@ -157,7 +185,10 @@ class MlaSink:
         assert self._store is not None
         meta, axes = source_metadata(self.spec, self._info)
         update_managed(meta, blosc2=self._fields)
-        for name, value in array_records(meta, axes).items():
+        records = array_records(meta, axes)
+        if self._info.locations is not None:
+            records[LOCATIONS_RECORD] = self._info.locations
+        for name, value in records.items():
             self._store.put_record(name, value)
         if self._options.record:
             self._store.put_record(CONVERSION_RECORD, json.dumps(dict(self._options.record), sort_keys=True))
@@ -183,6 +214,22 @@ class MlaSink:
         )
         integrity.mark_unfinished(made.store)
         self._store, self._fields = made.store, made.fields
+
+    def _create_like(self, source: MlaSource) -> None:
+        """Create the store with the layout and the compression parameters of a source, and say so."""
+        self._store = create_like(source.store, self.path)
+        integrity.mark_unfinished(self._store)
+        reasons = _record(source.store, LAYOUT_RECORD) or {"layout": self._layout.reason, "filter": "Kept as stored."}
+        self._store.put_record(LAYOUT_RECORD, reasons)
+        meta = source.info.meta
+        if isinstance(meta, Meta) and meta.blosc2.chunk_size is not None:
+            self._fields = meta.to_mapping()["blosc2"]
+        else:  # how another program compressed stands in the chunks
+            self._fields = {
+                "chunk_size": list(source.store.chunks),
+                "block_size": list(source.store.blocks),
+                "dparams": {"nthreads": DECOMPRESSION_THREADS},
+            }
 
     def _release_held(self, sample: NDArray | None, place: str) -> None:
         self._allocate(sample, place)
@@ -247,6 +294,13 @@ def _middle_of(pieces: list[tuple[Region, NDArray]], extent: tuple[int, ...]) ->
     local = centred_region(block.shape, extent)
     place = local.translate(region.start)
     return block[local.slices], f"{place.start} to {place.stop} (the first part of a stream)"
+
+
+def _record(store: BloscStore, name: str) -> object:
+    try:
+        return store.record(name)
+    except FormatError:  # the voxels are no worse
+        return None
 
 
 def _parsed_record(store: BloscStore) -> Mapping[str, object]:

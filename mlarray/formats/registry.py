@@ -170,6 +170,12 @@ def module_of(row: Format) -> FormatModule:
         ) from error
 
 
+def companions(row: Format, path: Path, info: SourceInfo) -> tuple[Path, ...]:
+    """Return the files besides ``path`` that a sink of the format makes for an array that ``info`` describes."""
+    named = getattr(module_of(row), "companions", None)
+    return () if named is None else named(path, info)
+
+
 def open_source(path: str | Path, *, item: str | None = None, mapped: bool = True) -> Source:
     """Open a file of any known format as a source; only its header is read.
 

@@ -112,7 +112,8 @@ def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None,
     Returns
     -------
     object
-        A tree of dict, list, str, int, float, bool, None, bytes and complex; no two branches share a container. Values that the table's own :class:`Pending` objects finish to are passed on untouched.
+        A tree of dict, list, str, int, float, bool, None, bytes and complex; no two branches share a container. Values that
+        the table's own :class:`Pending` objects finish to are passed on untouched.
 
     Raises
     ------
@@ -354,7 +355,6 @@ class _Machine:
         if not isinstance(target, Pending):
             raise FormatError("the pickle sets the state of something that has none")
         target.build(state)
-
 
     def fill(self, target: dict[object, object], items: list[object]) -> None:
         for key, value in zip(items[::2], items[1::2], strict=True):

@@ -6,7 +6,7 @@ Everything that holds voxels speaks one protocol, :class:`Source`: a spec and ``
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from pathlib import Path
@@ -73,6 +73,8 @@ class SourceInfo:
         The full metadata (:class:`mlarray.metadata.Meta`) of a source that has one, else None.
     item : str
         Which image of a file that holds several; ``""`` for other files.
+    locations : object
+        What a chunked file keeps beside its metadata about where labels lie, plain values; None where there is nothing.
     """
 
     format: str = ""
@@ -83,6 +85,7 @@ class SourceInfo:
     record: Mapping[str, object] = field(default_factory=dict)
     meta: object | None = None
     item: str = ""
+    locations: object | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +106,8 @@ class SinkOptions:
         Without a sample: how much of what is written first the sink may hold in memory until the centre has been seen.
     item : str
         Name of the image in a file that may hold several; ``""``: the format's usual one.
+    kept : Source, optional
+        A source with chunks whose stored bytes are taken as they are, by :meth:`ChunkSink.take_chunks`, in place of `write`.
     """
 
     storage: Mapping[str, object] = field(default_factory=dict)
@@ -111,6 +116,7 @@ class SinkOptions:
     sample: NDArray | None = None
     hold_bytes: int = 0
     item: str = ""
+    kept: Source | None = None
 
 
 @runtime_checkable
@@ -197,6 +203,26 @@ class Sink(Writer, Protocol):
 
     def abort(self) -> None:
         """Remove everything written so far. Safe to call twice, and after ``publish`` a no-op."""
+
+
+class ChunkSink(Sink, Protocol):
+    """A sink that can take over stored chunks, where its options name the source of them."""
+
+    def take_chunks(self, *, checked: bool = True, progress: Callable[[int], None] | None = None) -> None:
+        """Copy every chunk as it is stored.
+
+        Parameters
+        ----------
+        checked : bool
+            Whether each chunk is compared with its checksum, or decoded where it has none, before it is copied.
+        progress : callable, optional
+            Called with the number of array bytes after each chunk.
+
+        Raises
+        ------
+        FormatError
+            When a chunk of the source is damaged.
+        """
 
 
 class SourceBase:

@@ -347,13 +347,8 @@ def create_store(
             **sizes,
             **target,
         )
-    except (
-        RuntimeError,
-        ValueError,
-        TypeError,
-        OverflowError,
-        AttributeError,
-    ) as error:  # it checks little of what it gets
+    except (RuntimeError, ValueError, TypeError, OverflowError, AttributeError) as error:
+        # It checks little of what it gets.
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"The folder {path.parent} does not exist.", hint="Create it first.") from error
         raise UsageError(
@@ -419,6 +414,13 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     return opened
 
 
+def create_like(source: BloscStore, path: Path | None, *, dparams: Params = None) -> BloscStore:
+    """Create a store that takes the chunks of another as they are: :func:`create_store` with all that it was made with."""
+    layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
+    params = source._schunk.cparams
+    return create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
+
+
 def copy_store(
     source: BloscStore, path: Path | None, *, dparams: Params = None, records: tuple[str, ...] = ()
 ) -> BloscStore:
@@ -436,9 +438,7 @@ def copy_store(
         Records that are copied too.
     """
     source.flush()
-    params = source._schunk.cparams
-    layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
-    copied = create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
+    copied = create_like(source, path, dparams=dparams)
     for index in range(source.chunk_count):
         try:
             copied.put_chunk_bytes(index, source.chunk_bytes(index))

@@ -27,6 +27,7 @@ METADATA_VERSION = "v0"  # what 0.0.x writes
 AXES_RECORD = "mla_axes"
 GEOMETRY_FIELDS = ("spacing", "origin", "direction", "affine")
 CONVERSION_RECORD = "mla_record"
+LOCATIONS_RECORD = "mla_locations"  # where labels lie, see formats/nnunet_case.py
 AxesRecord: TypeAlias = list[dict[str, object]] | None
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any
@@ -123,6 +123,38 @@ def is_current(store: BloscStore) -> bool:
     except FormatError:
         return False
     return integrity is not None and _record_digests(store) == integrity["records"] and _same_size(store, integrity)
+
+
+def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]:
+    """Yield the stored bytes of every chunk.
+
+    Parameters
+    ----------
+    store : BloscStore
+        To be read.
+    checked : bool
+        Whether each chunk is compared with its checksum; where there is none that holds, it is decoded instead.
+
+    Raises
+    ------
+    FormatError
+        At the first chunk that is damaged.
+    """
+    integrity = _read_integrity(store) if checked and is_current(store) else None
+    digests = integrity["chunks"] if integrity is not None and integrity["algorithm"] == ALGORITHM else b""
+    has_digests = len(digests) == store.chunk_count * _DIGEST_BYTES
+    for index in range(store.chunk_count):
+        data = store.chunk_bytes(index)
+        if not checked:
+            pass
+        elif not has_digests:
+            store.read(Region(*store.grid.chunk_region(index)))
+        elif _digest(data) != digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES]:
+            raise FormatError(
+                f"{store.path or 'The array'} is damaged: chunk {index} does not match its checksum.",
+                hint="Make it again from its source, or restore a copy.",
+            )
+        yield data
 
 
 def content_checksum(store: BloscStore) -> str | None:

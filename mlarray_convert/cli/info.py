@@ -15,8 +15,8 @@ from mlarray.sources.base import Source
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import amount, by, fields, plain, table
 from mlarray_convert.places import size_of
-from mlarray_convert.plan import CHUNK_FORMATS
 from mlarray_convert.report import json_lines
+from mlarray_convert.request import CHUNK_FORMATS
 
 _REGIONS = {
     "region": "any, without reading the rest",

@@ -381,6 +381,8 @@ def _plan_text(plan: CasePlan) -> str:
     if plan.layout is not None:
         rows.append(("layout", plan.layout.reason))
     tile = f"{number(len(plan.tiles), 'tile')} of {by(plan.tiles.tile)} ({plan.tiles.reason})"
+    if plan.as_stored:
+        tile = "chunks are copied as they are, not compressed again"
     if plan.spool:
         tile += ", decoded into a temporary file first"
     rows += [
