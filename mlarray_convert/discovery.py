@@ -396,7 +396,7 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
         prefix = (marked.group(1) or "")[:-1] if marked is not None else stem
         if prefix:
             key = (folder, prefix)  # a name that looks like that of a channel may be that of a case
-            yield replace(case, images=tuple(named.get(key) or images.get(key, ())), every_image=True)
+            yield replace(case, images=tuple(named.get(key, images.get(key, []))), every_image=True)
         else:
             yield replace(case, images=tuple(beside.get(folder, ())), every_image=False)
 

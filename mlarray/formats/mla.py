@@ -56,7 +56,7 @@ class MlaSource(SourceBase):
         self, path: Path, format_name: str = "mla", unlabelled: tuple[Axis, ...] = (), *, mapped: bool = True
     ) -> None:
         self._path, self._mapped = path, mapped
-        self._make = partial(MlaSource, path, format_name, unlabelled, mapped=mapped)
+        self._make: Callable[[], MlaSource] = partial(MlaSource, path, format_name, unlabelled, mapped=mapped)
         self._store: BloscStore | None = None
         store = self._opened()
         with warnings.catch_warnings(record=True) as caught:

@@ -133,7 +133,7 @@ def _preprocessed(
     ratio = cropped / np.asarray(shape, dtype=np.float64)
     if "origin" in image.known:
         affine = turned.affine.copy()
-        affine[:3, 3] = turned.world(box[:, 0] + (ratio - 1.0) / 2.0)
+        affine[:3, 3] = turned.world((box[:, 0] + (ratio - 1.0) / 2.0).tolist())
         turned = Geometry(affine, image.coord_system, image.known)
     return turned.rescaled(ratio.tolist())
 

@@ -1,0 +1,1 @@
+"""What other packages expect to find; each module stands alone and imports no package that its caller has not."""
