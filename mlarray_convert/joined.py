@@ -14,9 +14,9 @@ from typing import Any
 
 from mlarray.errors import UsageError
 from mlarray_convert.discovery import Case
+from mlarray_convert.outcome import Failure, Outcome, Status
 from mlarray_convert.report import ExitCode, Report
 from mlarray_convert.request import Shard, parse_shard
-from mlarray_convert.run import Failure, Outcome, Status
 
 _WRITTEN = (Status.OK, Status.WARNED)
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import IntEnum
 
+from mlarray_convert.outcome import Failure, Outcome, Status
 from mlarray_convert.plan import CasePlan
 from mlarray_convert.request import Shard
-from mlarray_convert.run import Failure, Outcome, Status
 
 
 class ExitCode(IntEnum):

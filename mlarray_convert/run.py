@@ -10,15 +10,13 @@ import contextlib
 import errno
 import os
 import shutil
-import signal
 import sys
 import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import closing
-from dataclasses import dataclass, replace
-from enum import Enum
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 from warnings import catch_warnings, simplefilter
@@ -41,6 +39,7 @@ from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
+from mlarray_convert.outcome import LOWER, Failure, Job, Outcome, Status, died, failed
 from mlarray_convert.places import size_of, version_of
 from mlarray_convert.plan import (
     DECODER_BYTES,
@@ -69,95 +68,6 @@ _ZARR_BYTES = 20_000_000  # likewise, 15 MB as measured with zarr 3.1.6
 Progress = Callable[[float], None]
 
 
-class Status(Enum):
-    """How a case ended; ``WARNED`` was converted, with something the user should read."""
-
-    OK = "ok"
-    WARNED = "warned"
-    SKIPPED = "skipped"
-    FAILED = "failed"
-
-
-class Failure(Enum):
-    """Why a case failed."""
-
-    NONE = ""
-    INPUT = "input"
-    VERIFICATION = "verification"
-    WORKER = "worker"
-    UNEXPECTED = "unexpected"
-
-
-@dataclass(frozen=True, slots=True)
-class Job:
-    """One case for a worker.
-
-    Parameters
-    ----------
-    case, request
-        What and how.
-    memory_bytes : int
-        Limit of the worker.
-    threads : int
-        Compression threads.
-    """
-
-    case: Case
-    request: Request
-    memory_bytes: int
-    threads: int
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """How one case ended.
-
-    Parameters
-    ----------
-    case : Case
-        Which.
-    status : Status
-        How.
-    reason : str
-        Why it was skipped, redone or failed.
-    warnings : tuple of str
-        What the user should know: assumptions, repairs, losses, grids that differ.
-    notes : tuple of str
-        What was done and changes nothing: a unit that was converted, an axis of one voxel that was dropped.
-    dtype : str
-        Type of the stored voxels.
-    shape : tuple of int
-        Shape of the array.
-    seconds : float
-        Time taken.
-    bytes_in, bytes_out : int
-        Sizes of the source files and of the output.
-    checksum : str
-        ``xxh3:`` and the XXH3-64 checksum of the output file.
-    failure : Failure
-        Kind of failure.
-    trace : str
-        Traceback of an unexpected error.
-    plan : CasePlan or None
-        Of a dry run.
-    """
-
-    case: Case
-    status: Status
-    reason: str = ""
-    warnings: tuple[str, ...] = ()
-    notes: tuple[str, ...] = ()
-    dtype: str = ""
-    shape: tuple[int, ...] = ()
-    seconds: float = 0.0
-    bytes_in: int = 0
-    bytes_out: int = 0
-    checksum: str = ""
-    failure: Failure = Failure.NONE
-    trace: str = ""
-    plan: CasePlan | None = None
-
-
 def run_case(job: Job, progress: Progress) -> Outcome:
     """Convert one case, or only plan it in a dry run; every error becomes part of the outcome.
 
@@ -174,47 +84,18 @@ def run_case(job: Job, progress: Progress) -> Outcome:
             simplefilter("ignore", FormatWarning)  # the process that shares out the work has said it
             outcome = _run(job, progress)
     except IntegrityError as error:
-        outcome = _failed(job.case, str(error), Failure.VERIFICATION)
+        outcome = failed(job.case, str(error), Failure.VERIFICATION)
     except MLArrayError as error:
-        outcome = _failed(job.case, str(error), Failure.INPUT)
+        outcome = failed(job.case, str(error), Failure.INPUT)
     except MemoryError:
-        outcome = _failed(job.case, f"Out of memory. {_LOWER}", Failure.WORKER)
+        outcome = failed(job.case, f"Out of memory. {LOWER}", Failure.WORKER)
     except OSError as error:
-        outcome = _failed(job.case, _told(error, job), Failure.INPUT)
+        outcome = failed(job.case, _told(error, job), Failure.INPUT)
     except Exception as error:
         # What no reader or writer foresaw ends this case and no other; the traceback goes with the outcome.
         told = f"{type(error).__name__}: {' '.join(str(error).split())}"
-        outcome = replace(_failed(job.case, told, Failure.UNEXPECTED), trace=traceback.format_exc())
+        outcome = replace(failed(job.case, told, Failure.UNEXPECTED), trace=traceback.format_exc())
     return replace(outcome, seconds=time.perf_counter() - began)
-
-
-def died(case: Case, exit_code: int | None, told: str = "") -> Outcome:
-    """Return the outcome of a case whose worker ended without an answer.
-
-    Parameters
-    ----------
-    case : Case
-        Which.
-    exit_code : int or None
-        Of the worker, negative for a signal.
-    told : str
-        What happened, where the exit code does not say it.
-    """
-    if told:
-        return _failed(case, told, Failure.WORKER)
-    if exit_code is not None and -exit_code in _CRASHES:
-        why = (
-            f"crashed ({signal.Signals(-exit_code).name}): its file is damaged, or a library that reads it is at fault."
-        )
-        return _failed(case, f"Its worker process {why} Try to open the file with other software.", Failure.WORKER)
-    how = f"signal {-exit_code}" if exit_code is not None and exit_code < 0 else f"exit code {exit_code}"
-    return _failed(case, f"Its worker process died ({how}), probably out of memory. {_LOWER}", Failure.WORKER)
-
-
-_CRASHES = frozenset(
-    getattr(signal, name) for name in ("SIGSEGV", "SIGBUS", "SIGABRT", "SIGILL", "SIGFPE") if hasattr(signal, name)
-)
-_LOWER = "Lower --workers or --memory."
 
 
 def _run(job: Job, progress: Progress) -> Outcome:
@@ -529,10 +410,6 @@ def _is_full(folder: Path) -> bool:
     with contextlib.suppress(OSError):  # also for a remote folder, which the system does not know
         return shutil.disk_usage(folder).free < _FULL_BYTES
     return False
-
-
-def _failed(case: Case, reason: str, failure: Failure) -> Outcome:
-    return Outcome(case, Status.FAILED, reason, failure=failure)
 
 
 def _outcome(case: Case, status: Status, source: Source, reason: str, warnings: tuple[str, ...]) -> Outcome:
