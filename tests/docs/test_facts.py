@@ -74,7 +74,7 @@ def test_every_code_of_a_note_is_explained() -> None:
     described = {code for cells in rows(read("formats.md"), "## Notes") for code in code_in(cells[0])}
     used: set[str] = set()
     for path in (ROOT / "mlarray").rglob("*.py"):
-        used |= set(re.findall(r"\bNote\(\s*\"([a-z-]+)\"", path.read_text(encoding="utf-8")))
+        used |= set(re.findall(r"\bNote\(\s*\"([a-z0-9-]+)\"", path.read_text(encoding="utf-8")))
     assert used - described == set()
     assert {code for code in described - used if not code.endswith("-dropped")} == set()
 

@@ -12,7 +12,7 @@ import pytest
 
 from mlarray import open_source
 from mlarray.errors import FormatError, UsageError
-from mlarray.formats import registry
+from mlarray.formats import plugins, registry
 from mlarray.formats.items import Item, item_path, listed, pick_item, split_item
 from mlarray.formats.table import FORMATS, Format
 from mlarray.sources.base import Source, SourceInfo
@@ -48,8 +48,11 @@ def _formats(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         Format("series", "Series", (".series",), "boxes", writes=False, items=True, split=True),
         Format("crates", "Crates", (".crate",), "boxes", writes=False, folders=True, items=True),
     )
-    monkeypatch.setattr(registry, "FORMATS", FORMATS + rows)
-    return
+    monkeypatch.setattr(plugins, "FORMATS", FORMATS + rows)
+    plugins.all_formats.cache_clear()
+    yield
+    monkeypatch.undo()
+    plugins.all_formats.cache_clear()
 
 
 def box(path: Path, *names: str) -> Path:
