@@ -25,7 +25,7 @@ from . import nnunet_cases_path
 
 pytestmark = pytest.mark.slow
 
-INSTALL_TIMEOUT_SECONDS = 600
+INSTALL_TIMEOUT_SECONDS = 240
 RUN_TIMEOUT_SECONDS = 300
 ROOT = Path(__file__).parents[2]
 # Without their dependencies, which would be gigabytes and have no part in loading.

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 READER = Path(__file__).with_name("ome_zarr_reader.py")
 PEERS = ["ome-zarr-models>=1.5", "ngff-zarr>=0.30", "tensorstore>=0.1.70"]
-INSTALL_TIMEOUT_SECONDS = 600
+INSTALL_TIMEOUT_SECONDS = 240
 RUN_TIMEOUT_SECONDS = 300
 TURNED = np.array([[0, 0, -2, 5], [3, 0, 0, -7.25], [0, -4, 0, 11], [0, 0, 0, 1]], dtype=np.float64)  # P, I, R in LPS
 STANDARD = np.array([[0, 0, 0.7, 5], [0, 0.7, 0, -7.25], [2.5, 0, 0, 11], [0, 0, 0, 1]], dtype=np.float64)
