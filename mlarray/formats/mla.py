@@ -88,7 +88,10 @@ class MlaSource(SourceBase):
     def kept_layout(self) -> Layout | None:
         """The layout that a copy of the stored chunks has; None where they hold another byte order than is written."""
         store = self._opened()
-        return layout_of(store, self.patch_size) if store.dtype.isnative else None
+        patch = self.patch_size
+        if patch is not None and len(patch) != sum(self.spec.spatial):  # written when more axes were taken for space
+            patch = None
+        return layout_of(store, patch) if store.dtype.isnative else None
 
     @property
     def store(self) -> BloscStore:

@@ -192,7 +192,7 @@ def _local_workers(share: Share, scratch: str) -> Iterator[Any]:
             n_workers=share.workers,
             threads_per_worker=1,
             processes=True,
-            dashboard_address=None,
+            dashboard_address="127.0.0.1:0",  # any free port: the usual one may be that of another cluster
             local_directory=scratch,
             memory_limit=0,  # the processes of the cases keep the limit; a worker only waits for them
             silence_logs=logging.CRITICAL + 1,

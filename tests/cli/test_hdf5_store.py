@@ -148,7 +148,7 @@ def test_the_store_is_converted_back_by_a_pattern(cohort: Path, tmp_path: Path) 
     result = mla("convert", store, "--item", "/site*/image", "-o", tmp_path / "back", "--json", "-")
     assert result.returncode == 0, result.stderr
     lines = [json.loads(line) for line in result.stdout.splitlines()]
-    assert [line["item"] for line in lines[:-1]] == ["/site1/a/image", "/site1/b/image", "/site2/a/image"]
+    assert sorted(line["item"] for line in lines[:-1]) == ["/site1/a/image", "/site1/b/image", "/site2/a/image"]
     with open_source(tmp_path / "back" / "cohort" / "site1" / "b" / "image.mla") as source:
         assert int(source.read(source.spec.region).min()) == 1000
     assert mla("convert", store, "-o", tmp_path / "back").returncode == 5
