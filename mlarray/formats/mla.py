@@ -226,7 +226,8 @@ class MlaSink:
         self._store.put_record(LAYOUT_RECORD, reasons)
         meta = source.info.meta
         if isinstance(meta, Meta) and meta.blosc2.chunk_size is not None:
-            self._fields = meta.to_mapping()["blosc2"]
+            patch = self._layout.patch_size
+            self._fields = {**meta.to_mapping()["blosc2"], "patch_size": None if patch is None else list(patch)}
         else:  # how another program compressed stands in the chunks
             self._fields = {
                 "chunk_size": list(source.store.chunks),

@@ -63,7 +63,10 @@ def test_info_of_a_folder_and_of_dicom_says_what_to_do(tmp_path: Path, capsys: p
     assert run(["info", str(tmp_path / "empty")]) == ExitCode.SOME_FAILED
     assert run(["info", str(tmp_path / "CT.1.2.840")]) == ExitCode.SOME_FAILED
     folder, dicom = capsys.readouterr().err.splitlines()
-    assert folder == f"Error: {tmp_path / 'empty'} is a folder, not an image. `mla convert` takes folders."
+    assert (
+        folder
+        == f"Error: {tmp_path / 'empty'} is a folder, not an image, and holds no DICOM files. `mla convert` takes folders."
+    )
     assert dicom.startswith(f"Error: {tmp_path / 'CT.1.2.840'} is a DICOM file without pixels")
 
 

@@ -148,7 +148,7 @@ def tiffs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_compressed_tiff_is_converted_within_the_limit(tiffs: Path, tmp_path: Path, name: str) -> None:
     result = converted(tiffs / name, tmp_path / "out.mla", limit=250 * 10**6)
     assert result["predicted"] <= 250 * 10**6
-    assert result["measured"] <= result["predicted"] * PREDICTION_SLACK
+    assert result["measured"] <= 250 * 10**6  # what the limit leaves is given to the cache of segments
 
 
 def test_a_pyramid_and_its_source_stay_within_the_limit(volumes: Path, tmp_path: Path) -> None:
