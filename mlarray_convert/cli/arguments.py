@@ -1,4 +1,4 @@
-"""What kind of argument is a path? One that was given: empty text is what an unset variable of the shell leaves."""
+"""What is a path on the command line? One that was given, and a folder that stands for the images in it."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import click
+
+from mlarray.errors import UsageError
+from mlarray.formats.registry import format_of_name
 
 
 class GivenPath(click.Path):
@@ -22,3 +25,20 @@ class GivenPath(click.Path):
         if value in ("", b""):
             self.fail("the path is empty; is a variable of the shell unset?", param, ctx)
         return super().convert(value, param, ctx)
+
+
+def images_in(path: Path) -> list[Path]:
+    """Return the image that a path names, or those in a folder, sorted; hidden files are none.
+
+    Raises
+    ------
+    UsageError
+        There is no such file or folder.
+    """
+    if not path.exists():
+        raise UsageError(f"There is no such file or folder: {path}.")
+    row = format_of_name(path)
+    if path.is_file() or (row is not None and row.folders):
+        return [path]
+    found = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
+    return sorted(file for file in found if format_of_name(file) is not None)

@@ -7,8 +7,7 @@ from pathlib import Path
 import click
 
 from mlarray.errors import UsageError
-from mlarray.formats.registry import format_of_name
-from mlarray_convert.cli.arguments import GivenPath
+from mlarray_convert.cli.arguments import GivenPath, images_in
 from mlarray_convert.cli.render import ByteBar, plain
 from mlarray_convert.report import ExitCode, json_lines
 from mlarray_convert.verify import FileCheck, check_against, check_file
@@ -26,7 +25,7 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
 
     Exit code 6 when a file does not pass.
     """
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in images_in(path)]
     if against is not None and len(files) != 1:
         raise UsageError(f"--against compares one file with its source, got {len(files)} files.")
     if not files:
@@ -43,16 +42,6 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
         ok &= result.ok
         click.echo(json_lines([_row(result)]) if as_json else _text(result), nl=not as_json)
     return int(ExitCode.OK if ok else ExitCode.VERIFICATION)
-
-
-def _files(path: Path) -> list[Path]:
-    if not path.exists():
-        raise UsageError(f"There is no such file or folder: {path}.")
-    row = format_of_name(path)
-    if path.is_file() or (row is not None and row.folders):
-        return [path]
-    found = (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-    return sorted(file for file in found if format_of_name(file) is not None)
 
 
 def _decoded_bytes(path: Path, against: Path | None) -> int:
