@@ -46,6 +46,11 @@ class Stage:
         """Name with its place, counted from 1, for messages."""
         return f"stage {self.index + 1} ({self.transform.name})"
 
+    @property
+    def title(self) -> str:
+        """The label at the beginning of a sentence."""
+        return f"Stage {self.index + 1} ({self.transform.name})"
+
 
 @dataclass(frozen=True, slots=True)
 class Chain:

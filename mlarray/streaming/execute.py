@@ -66,7 +66,7 @@ def execute(
         result = stage.transform.apply(block, context)
         if result.shape != (after.channels, *made.shape) or result.dtype != after.dtype:
             raise TransformError(
-                f"{stage.label.capitalize()} returned {result.dtype} {result.shape}; it declared {after.dtype} "
+                f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "
                 f"{(after.channels, *made.shape)}.",
                 hint="outcome() must say exactly what apply() returns.",
             )

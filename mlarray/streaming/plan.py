@@ -241,13 +241,13 @@ class Plan:
         before = stage.before
         if group.volume.shape != before.shape:
             raise TransformError(
-                f"{stage.label.capitalize()}: group {name!r} has the shape {group.volume.shape}, the array {before.shape}.",
+                f"{stage.title}: group {name!r} has the shape {group.volume.shape}, the array {before.shape}.",
                 hint="A mask must lie on the grid that the stage gets.",
             )
         theirs, ours = group.volume.geometry, before.geometry
         if theirs is not None and ours is not None and theirs.known and ours.known and not theirs.is_close(ours):
             raise TransformError(
-                f"{stage.label.capitalize()}: group {name!r} lies elsewhere in space than the array.",
+                f"{stage.title}: group {name!r} lies elsewhere in space than the array.",
                 hint="A mask must lie on the grid that the stage gets.",
             )
         return group.read(region)
@@ -258,7 +258,7 @@ class Plan:
         except KeyError:
             known = ", ".join(map(repr, self.groups)) or "none"
             raise TransformError(
-                f"{stage.label.capitalize()}: {self.source.name} has no group {name!r}; known are {known}.",
+                f"{stage.title}: {self.source.name} has no group {name!r}; known are {known}.",
                 hint=f"Pass it: plan(..., groups={{{name!r}: source}}).",
             ) from None
 
