@@ -90,6 +90,13 @@ class Chain:
         return regions
 
 
+def name_stage(error: TransformError, stage: Stage) -> None:
+    """Put the stage, and the case where it has a name, at the beginning of an error's message."""
+    if not error.message.startswith("Stage "):
+        case = f", case {stage.before.case!r}" if stage.before.case else ""
+        error.message = f"{stage.title}{case}: {error.message}"
+
+
 def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
     """Ask each transform what it does to the volume before it.
 

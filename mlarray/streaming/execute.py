@@ -8,7 +8,7 @@ from typing import Any
 from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.streaming.chain import Stage
+from mlarray.streaming.chain import Stage, name_stage
 from mlarray.transforms.base import Context
 from mlarray.transforms.statistics import Statistic
 from mlarray.transforms.volume import Volume
@@ -48,7 +48,7 @@ def execute(
     Raises
     ------
     TransformError
-        A stage returned something else than it declared.
+        A stage refuses its values, changed its input, or returned something else than it declared.
     """
     for index, stage in enumerate(stages):
         source, target = regions[index], regions[index + 1]
@@ -63,7 +63,17 @@ def execute(
             lambda name, region, stage=stage: group(stage, name, region),  # type: ignore[misc]
         )
         block.setflags(write=False)
-        result = stage.transform.apply(block, context)
+        try:
+            result = stage.transform.apply(block, context)
+        except TransformError as error:
+            name_stage(error, stage)
+            raise
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            raise TransformError(
+                f"{stage.title} changes its input.", hint="Compute into an array of its own: others see the input too."
+            ) from error
         if result.shape != (after.channels, *made.shape) or result.dtype != after.dtype:
             raise TransformError(
                 f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
+from pathlib import PurePath
 from typing import Any
 
 import numpy as np
@@ -13,7 +14,7 @@ from mlarray.errors import PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, resolve
+from mlarray.streaming.chain import Chain, Stage, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
@@ -25,6 +26,7 @@ from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
 from mlarray.transforms.volume import Attributes, Volume
 
 Measured = dict[Statistic, Any]
+Opener = Callable[[str], Source]
 
 
 class Plan:
@@ -52,10 +54,12 @@ class Plan:
         overlap: Overlap,
         strict: bool,
         cost_limit: float,
+        opener: Opener | None = None,
     ) -> None:
         self.source = source
         self.chain = chain
         self.groups = dict(groups)
+        self.opener = opener
         self.grid: PatchGrid = patch_grid(chain.result.shape, patch_size, overlap)
         declared = 0 if patch_size is None else patch_size
         self.patch_size = (declared,) * chain.result.ndim if isinstance(declared, int) else tuple(declared)
@@ -64,6 +68,7 @@ class Plan:
         self._volumes: list[Volume] = [chain.stored]
         self._measured: list[Measured] = []
         self._wholes: dict[int, NDArray] = {}
+        self._aligned: set[tuple[int, str]] = set()
         self._lock = threading.RLock()
 
     @property
@@ -184,6 +189,7 @@ class Plan:
             overlap=0,
             strict=self.strict,
             cost_limit=float("inf"),
+            opener=self.opener,
         )
 
     def _computed(self, length: int, target: Region) -> NDArray:
@@ -209,10 +215,16 @@ class Plan:
         if len(self._measured) < length:
             with self._lock:
                 for stage in self.chain.stages[len(self._measured) : length]:
-                    measured = self._measure(stage)
                     volume = self._volumes[-1]
-                    after = stage.transform.outcome(volume) if volume is not stage.before else stage.after
-                    self._volumes.append(stage.transform.noted(after, measured))
+                    try:
+                        for name in stage.transform.groups(volume):
+                            self._aligned_group(stage, name)
+                        measured = self._measure(stage)
+                        after = stage.transform.outcome(volume) if volume is not stage.before else stage.after
+                        self._volumes.append(stage.transform.noted(after, measured))
+                    except TransformError as error:
+                        name_stage(error, stage)
+                        raise
                     self._measured.append(measured)
                     self._wholes.pop(stage.index, None)
         return self._volumes
@@ -237,7 +249,13 @@ class Plan:
             yield block, None if mask is None else self._group(stage, mask, region)
 
     def _group(self, stage: Stage, name: str, region: Region) -> NDArray:
+        return self._aligned_group(stage, name).read(region)
+
+    def _aligned_group(self, stage: Stage, name: str) -> VolumeSource:
+        """Return a group after comparing, once, its grid with that of a stage's input."""
         group = self._group_source(stage, name)
+        if (stage.index, name) in self._aligned:
+            return group
         before = stage.before
         if group.volume.shape != before.shape:
             raise TransformError(
@@ -250,17 +268,20 @@ class Plan:
                 f"{stage.title}: group {name!r} lies elsewhere in space than the array.",
                 hint="A mask must lie on the grid that the stage gets.",
             )
-        return group.read(region)
+        self._aligned.add((stage.index, name))
+        return group
 
     def _group_source(self, stage: Stage, name: str) -> VolumeSource:
-        try:
-            return self.groups[name]
-        except KeyError:
-            known = ", ".join(map(repr, self.groups)) or "none"
-            raise TransformError(
-                f"{stage.title}: {self.source.name} has no group {name!r}; known are {known}.",
-                hint=f"Pass it: plan(..., groups={{{name!r}: source}}).",
-            ) from None
+        with self._lock:
+            if name not in self.groups and self.opener is not None and _is_path(name):
+                self.groups[name] = VolumeSource(self.opener(name), case=name)
+            if name in self.groups:
+                return self.groups[name]
+        known = ", ".join(map(repr, self.groups)) or "none"
+        hint = f"Pass it: plan(..., groups={{{name!r}: source}})."
+        if _is_path(name):
+            hint += " Files are opened where plan(..., opener=mlarray.open_source) says how."
+        raise TransformError(f"{stage.title}: {self.source.name} has no group {name!r}; known are {known}.", hint=hint)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_lock": None, "_wholes": {}}
@@ -282,6 +303,7 @@ def plan(
     strict: bool = False,
     cost_limit: float = COST_LIMIT,
     measure: bool = True,
+    opener: Opener | None = None,
 ) -> Plan:
     """Plan how patches of a chain's result are read from a stored volume.
 
@@ -309,6 +331,9 @@ def plan(
         Most voxels read for each voxel of a patch; above it the case is loaded whole. Not used in the strict profile.
     measure : bool
         False: read headers only, whatever that leaves unknown.
+    opener : callable, optional
+        ``opener(path)``, such as ``mlarray.open_source``, opens a group that is not among ``groups`` and whose name is a path: it
+        has a suffix or a folder. Each is opened once and serves all patches. A function of a module, for plans that are pickled.
 
     Raises
     ------
@@ -342,7 +367,12 @@ def plan(
         overlap=overlap,
         strict=strict,
         cost_limit=cost_limit,
+        opener=opener,
     )
+
+
+def _is_path(name: str) -> bool:
+    return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
 
 
 def _blocks_of(group: VolumeSource) -> Iterator[Block]:

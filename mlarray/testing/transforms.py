@@ -141,8 +141,9 @@ def prove(
         patch = streamed.read(target)
         _compare(patch, whole, target, chain)
         if streamed.verdict.regime is Regime.STREAM:
-            read = [region.shape[-whole.ndim + 1 :] for region in watched.regions]
-            assert read == [streamed.fold(target).shape], f"{_named(chain)}: {target} read {watched.regions}"
+            wanted = streamed.fold(target).shape
+            read = [region.shape[-len(wanted) :] for region in watched.regions]
+            assert read == [wanted], f"{_named(chain)}: {target} read {watched.regions}"
     for target in patches[::-1][:3]:
         _compare(copied.read(target), whole, target, chain)
     strict = planned(strict=True)
@@ -203,7 +204,12 @@ class Sample:
         before = self.array.copy()
         groups = {name: source_of(array, self.geometry) for name, array in self.groups.items()}
         whole = prove(
-            chain, self.source, patch_size=patch_size, groups=groups, attributes=self.attributes, targets=more.get("targets", ())
+            chain,
+            self.source,
+            patch_size=patch_size,
+            groups=groups,
+            attributes=self.attributes,
+            targets=more.get("targets", ()),
         )
         assert_identical(self.array, before, "the input was changed")
         return whole
@@ -248,7 +254,9 @@ def samples(
     array = _values(rng, (count, *shape), dtype, draw(st.sampled_from(["narrow", "wide", "constant", "labels"])))
     if nan and dtype.kind == "f" and draw(st.booleans()):
         array[rng.random(array.shape) < 0.1] = rng.choice(np.array([np.nan, np.inf, -np.inf]))
-    place = _geometry(rng, ndim, draw(st.sampled_from(["none", "identity", "permuted", "oblique"]))) if geometry else None
+    place = (
+        _geometry(rng, ndim, draw(st.sampled_from(["none", "identity", "permuted", "oblique"]))) if geometry else None
+    )
     mask = (rng.random((1, *shape)) < 0.5).astype(np.uint8) * rng.integers(1, 4, dtype=np.uint8)
     return Sample(array, place, groups={"MASK": mask})
 
@@ -341,7 +349,9 @@ def _chosen(planned: Plan) -> Iterator[Region]:
 
 
 def _compare(patch: NDArray, whole: NDArray, target: Region, chain: Sequence[Transform]) -> None:
-    assert_identical(patch, whole[(slice(None), *target.slices)], f"{_named(chain)}, patch {target.start}..{target.stop}")
+    assert_identical(
+        patch, whole[(slice(None), *target.slices)], f"{_named(chain)}, patch {target.start}..{target.stop}"
+    )
 
 
 def _named(chain: Sequence[Transform]) -> str:
@@ -358,7 +368,7 @@ def _values(rng: np.random.Generator, shape: Sequence[int], dtype: np.dtype[np.g
         return (rng.normal(size=shape) * scale).astype(dtype)
     limits = np.iinfo(dtype)  # type: ignore[type-var]
     low, high = (limits.min, limits.max) if kind == "wide" else (max(limits.min, -100), 100)
-    return rng.integers(low, high, shape, dtype=dtype, endpoint=True)  # type: ignore[arg-type]
+    return rng.integers(low, high, shape, dtype=dtype, endpoint=True)
 
 
 def _geometry(rng: np.random.Generator, ndim: int, kind: str) -> Geometry | None:
@@ -370,5 +380,7 @@ def _geometry(rng: np.random.Generator, ndim: int, kind: str) -> Geometry | None
     elif kind == "oblique":
         direction = np.linalg.qr(rng.normal(size=(ndim, ndim)))[0]
     return Geometry.from_parts(
-        spacing=(rng.integers(1, 9, ndim) / 4).tolist(), origin=rng.integers(-50, 50, ndim).tolist(), direction=direction
+        spacing=(rng.integers(1, 9, ndim) / 4).tolist(),
+        origin=rng.integers(-50, 50, ndim).tolist(),
+        direction=direction,
     )

@@ -16,6 +16,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
+from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 
@@ -52,9 +53,9 @@ class MomentValues:
     count : int
         Number of voxels.
     minimum, maximum : float
-        Exact; for integers too large for float64, rounded.
+        Exact: a Python int where float64 would round an integer.
     mean, std : float
-        Standard deviation with ``n - 1``; 0 for fewer than two voxels.
+        Standard deviation with ``n - 1``; 0 for fewer than two voxels. Of a constant volume exactly its value and 0.
     """
 
     count: int
@@ -81,7 +82,17 @@ class Moments:
     passes = 1
 
     def measure(self, blocks: Blocks) -> MomentValues:
-        """Fold the blocks by the parallel-variance formula (Chan, Golub, LeVeque 1979)."""
+        """Fold the blocks by the parallel-variance formula (Chan, Golub, LeVeque 1979).
+
+        Raises
+        ------
+        TransformError
+            The mask is 0 everywhere.
+        """
+        with np.errstate(all="ignore"):  # NaN and infinities come through without a warning
+            return self._measure(blocks)
+
+    def _measure(self, blocks: Blocks) -> MomentValues:
         count, mean, squares, low, high = 0, 0.0, 0.0, math.inf, -math.inf
         for values in selected(blocks(), self.channels):
             if not values.size:
@@ -94,11 +105,28 @@ class Moments:
             mean += delta * size / total
             squares += block_squares + delta * delta * count * size / total
             count = total
-            low = _least(low, float(values.min()))
-            high = -_least(-high, -float(values.max()))
+            low = _least(low, _exact(values.min()))
+            high = -_least(-high, -_exact(values.max()))
         if not count:
+            refuse_empty_mask(self.mask)
             return MomentValues(0, math.nan, math.nan, math.nan, math.nan)
+        if low == high and math.isfinite(low):
+            return MomentValues(count, low, high, float(low), 0.0)
         return MomentValues(count, low, high, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
+
+
+def refuse_empty_mask(mask: str | None) -> None:
+    """Refuse a mask that selects no voxel.
+
+    Raises
+    ------
+    TransformError
+        There is a mask.
+    """
+    if mask is not None:
+        raise TransformError(
+            f"Group {mask!r} is 0 everywhere: there is no voxel to measure.", hint="Leave this case out, or the mask."
+        )
 
 
 def statistic_blocks(channels: int, shape: tuple[int, ...]) -> Iterator[Region]:
@@ -127,6 +155,11 @@ def _cut(region: Region, axis: int, channels: int) -> Iterator[Region]:
         return
     for piece in region.split(axis, 1):
         yield from _cut(piece, axis + 1, channels)
+
+
+def _exact(value: Any) -> float:
+    number = float(value)
+    return number if not isinstance(value, np.integer) or int(number) == int(value) else int(value)
 
 
 def _least(a: float, b: float) -> float:

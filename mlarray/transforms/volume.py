@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
@@ -17,8 +18,15 @@ import numpy as np
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 
-MEASURED = object()
-"""Value of an attribute that is known once the volume has been measured."""
+
+class Pending(Enum):
+    """Values of attributes that stand for something else."""
+
+    MEASURED = "measured"
+
+
+MEASURED = Pending.MEASURED
+"""Value of an attribute that is known once the volume has been measured. The same in every process."""
 
 
 @dataclass(frozen=True, slots=True)
