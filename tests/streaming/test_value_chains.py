@@ -1,5 +1,6 @@
 """Patches of chains of value transforms are cuts of the whole, to the last bit, for drawn volumes and chains."""
 
+import re
 import warnings
 from collections.abc import Sequence
 
@@ -15,6 +16,8 @@ from mlarray.testing.transforms import Sample, TransformConformance, samples
 from mlarray.transforms.base import Transform
 
 GROUPS = ("MASK",)
+REFUSED = re.compile(r"NaN cannot become|got the label|does not fit|lies elsewhere|has the shape")
+"""What only voxels can tell: NaN for an integer, a label without a class, a mask that is elsewhere by now."""
 
 VALUES = st.one_of(
     st.builds(T.TensorCast, st.sampled_from(["float32", "float64", "float16", "int16", "uint8", "int64", "bool"])),
@@ -28,7 +31,11 @@ VALUES = st.one_of(
     ),
     st.builds(T.Normalize, st.booleans(), st.sampled_from([None, (0,)]), st.just(-1), st.sampled_from([1, 3.5])),
     st.builds(
-        T.Standardize, st.booleans(), st.sampled_from([None, 12.5]), st.sampled_from([None, 3]), st.sampled_from([None, *GROUPS])
+        T.Standardize,
+        st.booleans(),
+        st.sampled_from([None, 12.5]),
+        st.sampled_from([None, 3]),
+        st.sampled_from([None, *GROUPS]),
     ),
     st.just(T.Statistics()),
     st.just(T.UnNormalize()),
@@ -83,12 +90,12 @@ def test_patches_of_any_chain_are_cuts_of_the_whole(sample: Sample, chain: list[
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*is constant")
         try:
-            plan_of = drawn.prove(kept, size)
+            result = drawn.prove(kept, size)
         except TransformError as error:
-            # What only voxels can tell: NaN for an integer, a label without a class, or a mask that is elsewhere by now.
-            assert any(words in error.message for words in ("NaN", "label", "Label", "lies elsewhere", "has the shape"))
-            return
-    assert plan_of.ndim == len(shape) + 1
+            if REFUSED.search(error.message):
+                return
+            raise
+    assert result.ndim == len(shape) + 1
 
 
 SINGLE = [
