@@ -144,6 +144,12 @@ def rounded_to(values: NDArray, dtype: np.dtype[Any]) -> NDArray:
         return values.astype(dtype, copy=False)
     limits = np.iinfo(dtype)
     rounded = np.rint(values)
+    if np.finfo(rounded.dtype).nmant >= 8 * dtype.itemsize:  # both ends are floats too
+        np.clip(rounded, limits.min, limits.max, out=rounded)
+        nan = np.isnan(rounded)
+        if nan.any():
+            rounded[nan] = 0
+        return rounded.astype(dtype)
     # The largest float64 below 2**63 is not the largest int64: compare before casting.
     high = rounded >= float(limits.max)
     low = rounded <= float(limits.min)

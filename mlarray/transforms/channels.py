@@ -194,7 +194,20 @@ def _total_of_64_bits(block: NDArray, axis: int) -> NDArray:
     return total
 
 
+def refuse_no_channels(volume: Volume) -> None:
+    """Refuse an ensemble without members.
+
+    Raises
+    ------
+    TransformError
+        There is no channel.
+    """
+    if not volume.channels:
+        raise TransformError(f"There is no channel in the array {list(volume.array_shape)}.")
+
+
 def _spread(volume: Volume) -> Volume:
+    refuse_no_channels(volume)
     kind = volume.dtype if volume.channels == 1 else np.dtype(np.float32)
     return real(volume).with_(channels=1, dtype=kind, is_label=False)
 

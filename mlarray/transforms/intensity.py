@@ -211,16 +211,12 @@ def clipped(block: NDArray, low: Any, high: Any) -> NDArray:
         return block
     if block.dtype.kind == "b":
         return clipped(block.view(np.uint8), _as_uint8(low), _as_uint8(high)).view(np.bool_)
-    if block.dtype.kind == "f" and (low == 0 or high == 0):
-        # The larger of 0.0 and -0.0 depends on where a vector loop ends: compared, it depends on nothing.
-        values = block.copy()
-        if low is not None:
-            np.copyto(values, low, where=values < low)
-        if high is not None:
-            np.copyto(values, high, where=values > high)
-        return values
     values = block if low is None else np.maximum(block, low)
-    return values if high is None else np.minimum(values, high)
+    values = values if high is None else np.minimum(values, high)
+    if block.dtype.kind == "f" and (low == 0 or high == 0):
+        # Which of 0.0 and -0.0 is larger depends on where a vector loop ends; after adding 0 there is no -0.0.
+        values += values.dtype.type(0)
+    return values
 
 
 def _as_uint8(bound: Any) -> Any:

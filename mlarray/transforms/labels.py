@@ -13,7 +13,7 @@ from mlarray.errors import TransformError, UsageError
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import Context, Transform
 from mlarray.transforms.casting import constant, is_number, real
-from mlarray.transforms.channels import terms
+from mlarray.transforms.channels import refuse_no_channels, terms
 from mlarray.transforms.locality import Kind, Locality, Pointwise
 from mlarray.transforms.statistics import Statistic
 from mlarray.transforms.undo import Undo
@@ -245,6 +245,7 @@ class SegmentationDisagreement(Transform):
 
     def outcome(self, volume: Volume) -> Volume:
         """Return one float32 channel."""
+        refuse_no_channels(volume)
         return real(volume).with_(channels=1, dtype=np.dtype(np.float32), is_label=False)
 
     def apply(self, block: NDArray, context: Context) -> NDArray:

@@ -114,23 +114,20 @@ class HistogramMatching(Transform):
         """Map the values."""
         ours: LandmarkValues = context.measured[Landmarks()]
         theirs: LandmarkValues = context.measured[Landmarks(self.reference_group)]
-        values = block.astype(np.float64)
+        x = np.array([ours.minimum, ours.mean, ours.upper_median, ours.maximum])
+        y = np.array([theirs.minimum, theirs.mean, theirs.upper_median, theirs.maximum])
         with np.errstate(all="ignore"):
-            out = _line(values, ours.upper_median, ours.maximum, theirs.upper_median, theirs.maximum)
-            lower = _line(values, ours.mean, ours.upper_median, theirs.mean, theirs.upper_median)
-            np.copyto(out, lower, where=values < ours.upper_median)
-            lowest = _line(values, ours.minimum, ours.mean, theirs.minimum, theirs.mean)
-            np.copyto(out, lowest, where=values < ours.mean)
-            np.copyto(out, theirs.maximum, where=values >= ours.maximum)
-        return cast_back(out, context.after.dtype)
-
-
-def _line(x: NDArray, x0: float, x1: float, y0: float, y1: float) -> NDArray:
-    slope = (y1 - y0) / (x1 - x0) if x1 > x0 else 0.0
-    values = x - x0
-    values *= slope
-    values += y0
-    return values
+            slopes = np.where(x[1:] > x[:-1], (y[1:] - y[:-1]) / (x[1:] - x[:-1]), 0.0)
+            given, values, reach = block.astype(np.float64), np.full(block.shape, y[0]), np.empty(block.shape)
+            for low, high, slope in zip(x, x[1:], slopes, strict=False):
+                # How far a value reaches into each interval: sums of this are continuous, and need no choice per voxel.
+                np.maximum(given, low, out=reach)
+                np.minimum(reach, high, out=reach)
+                reach -= low
+                reach *= slope
+                values += reach
+            np.copyto(values, y[3], where=given >= x[3])
+        return cast_back(values, context.after.dtype)
 
 
 def _upper_median(counts: NDArray, mean: float, high: float) -> float:

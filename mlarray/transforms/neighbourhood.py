@@ -85,7 +85,7 @@ class Gradient(Transform):
         with np.errstate(all="ignore"):
             if self.per_dim:
                 parts = np.stack([_differences(block, axis, saturated=True) for axis in axes], axis=1)
-                return parts.reshape(-1, *block.shape[1:])
+                return parts.reshape(context.after.channels, *block.shape[1:])
             squares = np.zeros(block.shape, np.float64 if block.dtype == np.float64 else np.float32)
             for axis in axes:
                 steep = _differences(block, axis, saturated=False).astype(squares.dtype, order="C")
@@ -121,12 +121,14 @@ def _differences(block: NDArray, axis: int, *, saturated: bool) -> NDArray:
         out = np.zeros(block.shape, dtype)
         _along(out, axis, 0, n - 1)[...] = high - low
         return out
-    if dtype.kind in "iu" and dtype.itemsize == 8:
+    if dtype.itemsize == 8:
         inner = _differences_of_64_bits(high, low, saturated=saturated)
-    else:
-        inner = high.astype(np.int64) - low.astype(np.int64)
-        if saturated:
-            inner = inner > 0 if dtype.kind == "b" else saturated_to(inner, dtype)
+    elif saturated:
+        wide = np.int32 if dtype.itemsize <= 2 else np.int64
+        inner = np.subtract(high, low, dtype=wide)
+        inner = inner > 0 if dtype.kind == "b" else saturated_to(inner, dtype)
+    else:  # in the float type that holds every difference
+        inner = np.subtract(high, low, dtype=np.float32 if dtype.itemsize <= 2 else np.float64)
     out = np.zeros(block.shape, inner.dtype)
     _along(out, axis, 0, n - 1)[...] = inner
     return out

@@ -199,7 +199,7 @@ class Standardize(Transform):
         if not self.lazy and after.attributes["Std"] == 0:
             _warn(
                 after,
-                f"all values are {after.attributes['Mean']}; Standardize divides by 1 instead of their deviation 0",
+                f"all measured values are {after.attributes['Mean']}; Standardize divides by 1 instead of their deviation 0",
             )
         return after
 

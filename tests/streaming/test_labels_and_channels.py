@@ -306,3 +306,19 @@ def test_an_axis_that_is_not_there_is_refused_by_the_stage() -> None:
             TransformError, match=rf"Stage 1 \({transform.name}\): dim=.* is no axis of the array \[1, 3, 4\]"
         ):
             planned(np.zeros((1, 3, 4)), transform)
+
+
+def test_empty_volumes_have_empty_results_or_an_answer() -> None:
+    empty = np.zeros((2, 0, 4), "float32")
+    for transform in (
+        T.Clip("percentile:1"),
+        T.Normalize(),
+        T.Standardize(),
+        T.Gradient(per_dim=True),
+        T.Dilate(),
+        T.Softmax(),
+    ):
+        assert whole(empty, transform).shape[1:] == (0, 4)
+    for transform in (T.Variance(), T.SegmentationDisagreement(), T.Argmax()):
+        with pytest.raises(TransformError, match=rf"Stage 1 \({transform.name}\): .*\[0, 3, 4\]"):
+            planned(np.zeros((0, 3, 4)), transform)

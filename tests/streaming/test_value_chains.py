@@ -56,7 +56,7 @@ CHANNELS = st.one_of(
     st.builds(T.SegmentationDisagreement, st.booleans()),
 )
 NEIGHBOURS = st.one_of(st.builds(T.Dilate, st.integers(0, 4)), st.builds(T.Gradient, st.booleans()))
-CHAINS = st.lists(VALUES | NEIGHBOURS | CHANNELS, max_size=6)
+CHAINS = st.lists(VALUES | NEIGHBOURS | CHANNELS, min_size=1, max_size=6)
 
 
 def accepted(chain: Sequence[Transform], sample: Sample) -> list[Transform]:
