@@ -20,6 +20,7 @@ from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
 from mlarray.streaming.volume_source import VolumeSource
+from mlarray.transforms.augmentations.lists import Lists, draw
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
@@ -300,6 +301,11 @@ def plan(
     groups: Mapping[str, Source] | None = None,
     attributes: Mapping[str, object] | None = None,
     case: str = "",
+    augmentations: Lists = (),
+    copy: int = 0,
+    seed: int = 0,
+    epoch: int = 0,
+    group: str | None = None,
     strict: bool = False,
     cost_limit: float = COST_LIMIT,
     measure: bool = True,
@@ -324,7 +330,13 @@ def plan(
     attributes : mapping, optional
         What is known about the case, such as ``number_of_channels_per_model``.
     case : str
-        Name for messages.
+        Name for messages; draws of augmentations depend on it.
+    augmentations : sequence or mapping of AugmentationList
+        Lists that make the copies of a case, see :func:`mlarray.transforms.augmentations.draw`.
+    copy, seed, epoch : int
+        Which copy (0 is the case itself), and with which numbers. The transforms that it draws follow those of the chain.
+    group : str, optional
+        Name of this volume among the groups of the case, for augmentations that are meant for some of them only.
     strict : bool
         Follow the published rules to the letter; the voxels are the same.
     cost_limit : float
@@ -359,9 +371,15 @@ def plan(
                     if key not in stored.volume.attributes:
                         stored.volume = stored.volume.push(key, statistic.measure(partial(_blocks_of, stored)))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
+    resolved = resolve(stored.volume, transforms)
+    if copy or augmentations:
+        drawn = draw(
+            augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
+        )
+        resolved = resolve(stored.volume, [*transforms, *drawn])
     return Plan(
         stored,
-        resolve(stored.volume, transforms),
+        resolved,
         others,
         patch_size=patch_size,
         overlap=overlap,

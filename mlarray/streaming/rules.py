@@ -14,7 +14,7 @@ from enum import Enum
 
 from mlarray.region import Region
 from mlarray.streaming.chain import Chain, Stage
-from mlarray.transforms.locality import Halo, Kind, WholeVolume
+from mlarray.transforms.locality import Halo, Kind, Regrid, WholeVolume
 from mlarray.transforms.statistics import Moments
 
 HALO_SHARE = 0.5
@@ -125,8 +125,9 @@ def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> tu
         if isinstance(stage.locality, WholeVolume):
             return (Rule.WHOLE_VOLUME, f"needs the whole volume: {stage.locality.reason}.", _SAVE)
         return (Rule.WHOLE_VOLUME, "counts as needing the whole volume in the strict profile.", _EXTENDED)
-    if isinstance(stage.locality, Halo):
-        for axis, (radius, extent) in enumerate(zip(stage.locality.radius, _extents(chain, patch_size), strict=True)):
+    if kind is Kind.HALO and isinstance(stage.locality, (Halo, Regrid)):
+        # A later stage that changes the number of axes needs the whole volume and is refused for that.
+        for axis, (radius, extent) in enumerate(zip(stage.locality.radius, _extents(chain, patch_size), strict=False)):
             if radius > HALO_SHARE * extent:
                 return (
                     Rule.HALO,

@@ -35,6 +35,7 @@ _HOMES = {
         ),
         "mlarray.transforms.intensity",
     ),
+    **dict.fromkeys(("Crop",), "mlarray.transforms.cropping"),
     **dict.fromkeys(
         (
             "FlatLabel",
@@ -79,6 +80,30 @@ _HOMES = {
     ),
     **dict.fromkeys(
         (
+            "Canonical",
+            "Flip",
+            "Permute",
+        ),
+        "mlarray.transforms.orientation",
+    ),
+    **dict.fromkeys(("Padding",), "mlarray.transforms.padding"),
+    **dict.fromkeys(
+        (
+            "Flatten",
+            "Norm",
+            "Squeeze",
+        ),
+        "mlarray.transforms.rank",
+    ),
+    **dict.fromkeys(
+        (
+            "ResampleToResolution",
+            "ResampleToShape",
+        ),
+        "mlarray.transforms.resampling",
+    ),
+    **dict.fromkeys(
+        (
             "Attributes",
             "Volume",
         ),
@@ -88,11 +113,15 @@ _HOMES = {
 __all__ = [
     "Argmax",
     "Attributes",
+    "Canonical",
     "Clip",
     "Context",
+    "Crop",
     "Cropping",
     "Dilate",
     "FlatLabel",
+    "Flatten",
+    "Flip",
     "FullAxis",
     "GlobalStatistic",
     "Gradient",
@@ -101,16 +130,22 @@ __all__ = [
     "Kind",
     "Mask",
     "MergeLabels",
+    "Norm",
     "Normalize",
     "OneHot",
     "Orientation",
+    "Padding",
     "Percentage",
+    "Permute",
     "Pointwise",
     "Regrid",
+    "ResampleToResolution",
+    "ResampleToShape",
     "Rescale",
     "SegmentationDisagreement",
     "SelectLabel",
     "Softmax",
+    "Squeeze",
     "StandardDeviation",
     "Standardize",
     "Statistics",
@@ -121,11 +156,14 @@ __all__ = [
     "Variance",
     "Volume",
     "WholeVolume",
+    "augmentations",
 ]
 
 if TYPE_CHECKING:
+    from mlarray.transforms import augmentations
     from mlarray.transforms.base import Context, Transform
     from mlarray.transforms.channels import Argmax, Softmax, StandardDeviation, Sum, Variance
+    from mlarray.transforms.cropping import Crop
     from mlarray.transforms.intensity import Clip, Percentage, TensorCast, UnNormalize
     from mlarray.transforms.labels import FlatLabel, Mask, MergeLabels, OneHot, SegmentationDisagreement, SelectLabel
     from mlarray.transforms.locality import (
@@ -143,10 +181,16 @@ if TYPE_CHECKING:
     from mlarray.transforms.matching import HistogramMatching
     from mlarray.transforms.neighbourhood import Dilate, Gradient
     from mlarray.transforms.normalisation import Normalize, Standardize, Statistics
+    from mlarray.transforms.orientation import Canonical, Flip, Permute
+    from mlarray.transforms.padding import Padding
+    from mlarray.transforms.rank import Flatten, Norm, Squeeze
+    from mlarray.transforms.resampling import ResampleToResolution, ResampleToShape
     from mlarray.transforms.volume import Attributes, Volume
 
 
 def __getattr__(name: str) -> Any:
+    if name == "augmentations":
+        return importlib.import_module("mlarray.transforms.augmentations")
     home = _HOMES.get(name)
     if home is None:
         raise AttributeError(f"module 'mlarray.transforms' has no attribute {name!r}")

@@ -236,8 +236,8 @@ class Rescale:
             if a == b:
                 low, high = 0, 0
             elif self.linear:
-                low = linear_index(a, n, m)[0]
-                high = min(linear_index(b - 1, n, m)[0] + 2, n)
+                low = math.floor(linear_coordinate(a, n, m))
+                high = math.ceil(linear_coordinate(b - 1, n, m)) + 1
             else:
                 low, high = nearest_index(a, n, m), nearest_index(b - 1, n, m) + 1
             start.append(low)
@@ -249,14 +249,13 @@ class Rescale:
         return target
 
 
-def linear_index(o: int, n: int, m: int) -> tuple[int, float]:
-    """Return the lower of the two input voxels of output voxel ``o`` (``n`` voxels become ``m``) and the weight of the upper.
+def linear_coordinate(o: int, n: int, m: int) -> float:
+    """Return where output voxel ``o`` lies among the input voxels (``n`` voxels become ``m``).
 
-    The coordinate is ``(o + 0.5) * n / m - 0.5``, not below 0; float64.
+    ``(o + 0.5) * n / m - 0.5``, within the first and the last voxel; float64. The voxels on both sides have a weight, or the one
+    that is hit.
     """
-    coordinate = max(0.0, (o + 0.5) * (n / m) - 0.5)
-    low = min(math.floor(coordinate), n - 1)
-    return low, coordinate - low
+    return min(max(0.0, (o + 0.5) * (n / m) - 0.5), float(n - 1))
 
 
 def nearest_index(o: int, n: int, m: int) -> int:
@@ -277,11 +276,14 @@ class Regrid:
         method of a frozen value, or a ``functools.partial`` of one.
     strict_kind : Kind
         ``WHOLE_VOLUME`` where the published rules load the volume.
+    radius : tuple of int
+        The halo per axis that the published rules judge, where ``strict_kind`` is ``HALO``: a shift reads less than that.
     """
 
     shape: Shape
     window: Callable[[Region, Shape], Region]
     strict_kind: Kind = Kind.WHOLE_VOLUME
+    radius: Shape = ()
     kind = Kind.REGRID
     preserves_statistics = False
 
