@@ -116,7 +116,7 @@ class Crop(Transform):
                 hint="Put Crop before stages that resample, pad or crop.",
             )
         if box is None:
-            return volume
+            return volume.with_(on_stored_grid=False)
         cut = Cut(tuple(margin[0] for margin in box), tuple(margin[1] for margin in box), self.name)
         return cut.outcome(volume)
 

@@ -64,7 +64,13 @@ def working_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
 
 def as_dtype(values: NDArray, dtype: np.dtype[Any]) -> NDArray:
     """Return blended values in the dtype of the volume; a bool is true from one half on."""
-    return values >= 0.5 if dtype == np.bool_ and values.dtype != dtype else rounded_to(values, dtype)
+    if values.dtype == dtype:
+        return values
+    if dtype == np.bool_:
+        return values >= 0.5
+    if dtype.kind in "iu" and dtype.itemsize <= 4:
+        return np.rint(values).astype(dtype)  # between integers of this type: nothing to saturate
+    return rounded_to(values, dtype)
 
 
 def constant_of(value: float, dtype: np.dtype[Any], what: str) -> Any:
@@ -218,13 +224,11 @@ def along_axes(
     ndarray
         In the block's dtype: integers rounded half to even and saturated.
     """
-    values: NDArray = block
+    values, working = block, working_dtype(block.dtype)
     for axis in order:
         places = coordinates[axis]
         if places is not None:
-            if values is block:
-                values = block.astype(working_dtype(block.dtype), copy=False)
-            values = _blend(values, axis + 1, places, start[axis])
+            values = _blend(values, axis + 1, places, start[axis], working)
     return as_dtype(values, block.dtype)
 
 
@@ -241,7 +245,7 @@ def reduction_first(before: Shape, after: Shape) -> list[int]:
     return sorted(range(len(before)), key=lambda axis: (after[axis] / max(1, before[axis]), axis))
 
 
-def _blend(values: NDArray, axis: int, places: Coordinates, start: int) -> NDArray:
+def _blend(values: NDArray, axis: int, places: Coordinates, start: int, working: np.dtype[Any]) -> NDArray:
     """Blend two planes each: the nearer one plus the difference to the other by a weight of at most one half.
 
     So the result lies between both, a constant stays one, and a plane that is hit exactly is copied, whatever lies beside it.
@@ -254,15 +258,15 @@ def _blend(values: NDArray, axis: int, places: Coordinates, start: int) -> NDArr
     near_index = np.where(closer_to_upper, upper_index, lower_index)
     far_index = np.where(closer_to_upper, lower_index, upper_index)
     weight = np.where(closer_to_upper, 1.0 - upper, upper)
-    near = np.take(values, near_index, axis=axis)
+    near = np.take(values, near_index, axis=axis).astype(working, copy=False)
     exact = weight == 0
     if exact.all():
         return near
     copied = near[_at(axis, exact)] if exact.any() else None
     shape = [1] * values.ndim
     shape[axis] = len(weight)
-    real = np.float32 if values.dtype in (np.float32, np.complex64) else np.float64
-    far = np.take(values, far_index, axis=axis)
+    real = np.float32 if working in (np.float32, np.complex64) else np.float64
+    far = np.take(values, far_index, axis=axis).astype(working, copy=False)
     with np.errstate(invalid="ignore", over="ignore"):
         far -= near
         far *= weight.astype(real).reshape(shape)

@@ -258,8 +258,8 @@ class Warp(Transform):
         """Return the first and the last lattice cell of a region per axis."""
         cells = []
         for a, b, n, nodes in zip(target.start, target.stop, self.shape, self.lattice.shape[1:], strict=True):
-            ends, _ = _spline(a, b, n, nodes - 3)
-            cells.append((int(ends[0]), int(ends[-1])))
+            first, last = ((o + 0.5) * ((nodes - 3) / n) for o in (a, b - 1))
+            cells.append((min(math.floor(first), nodes - 4), min(math.floor(last), nodes - 4)))
         return cells
 
 
