@@ -55,7 +55,7 @@ def resampled_by_itk(array: Array, geometry: Geometry, result: Volume, *, linear
     )
     places = places_of(result, geometry)
     last = np.array(array.shape).reshape(-1, 1, 1, 1) - 1
-    return sitk.GetArrayFromImage(found), ((places >= 0) & (places <= last)).all(axis=0)
+    return sitk.GetArrayFromImage(found), ((places >= -1e-9) & (places <= last + 1e-9)).all(axis=0)
 
 
 def places_of(result: Volume, geometry: Geometry) -> Array:

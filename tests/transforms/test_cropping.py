@@ -87,7 +87,7 @@ def test_axes_that_are_mirrored_and_exchanged_before_carry_the_box_along() -> No
 
 @pytest.mark.parametrize("before", [ResampleToShape([4, 4, 4]), Padding([1] * 6), Crop()])
 def test_a_box_after_a_change_of_the_grid_is_refused(before: Transform) -> None:
-    with pytest.raises(TransformError, match="Stage 2 .*stored grid"):
+    with pytest.raises(TransformError, match=r"Stage 2 .*stored grid"):
         plan(source_of(scan()), [before, Crop()])
 
 
@@ -153,7 +153,10 @@ def test_percentiles_at_a_rank_are_voxels_to_the_last_bit(dtype: str) -> None:
     measured = Percentiles(wanted, kind.str).measure(lambda: iter([(array[:, :4], None), (array[:, 4:], None)]))
     for rank, value in zip(ranks, measured, strict=True):
         step = max(abs(float(ordered[min(rank + 1, 1110)]) - float(ordered[rank])), 1e-300)
-        assert abs(float(value) - float(ordered[rank])) <= 1e-12 * step + 1e-15 * abs(float(ordered[rank])), (rank, value)
+        assert abs(float(value) - float(ordered[rank])) <= 1e-12 * step + 1e-15 * abs(float(ordered[rank])), (
+            rank,
+            value,
+        )
 
 
 def test_percentiles_count_only_what_the_mask_shows() -> None:
@@ -187,7 +190,8 @@ def test_padding_names_the_last_axis_first_and_keeps_voxels_in_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("mode", "numpy_mode"), [("constant", "constant"), ("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")]
+    ("mode", "numpy_mode"),
+    [("constant", "constant"), ("reflect", "reflect"), ("replicate", "edge"), ("circular", "wrap")],
 )
 @pytest.mark.parametrize("dtype", ["i2", "f4", "u1", "?"])
 def test_padding_is_that_of_numpy_in_every_mode_and_beyond_one_period(mode: str, numpy_mode: str, dtype: str) -> None:
@@ -203,7 +207,7 @@ def test_a_constant_is_truncated_and_saturated_in_integers() -> None:
     for mode, value in (("constant:7.9", 7), ("constant:-3", 0), ("constant:1e9", 255), ("constant:-0.5", 0)):
         assert whole(array, [Padding([1, 0], mode)])[0][0, 0] == value
     assert np.isnan(whole(array.astype("f4"), [Padding([1, 0], "constant:nan")])[0][0, 0])
-    with pytest.raises(TransformError, match="Stage 1 .*NaN"):
+    with pytest.raises(TransformError, match=r"Stage 1 .*NaN"):
         whole(array, [Padding([1, 0], "constant:nan")])
 
 
