@@ -20,7 +20,7 @@ from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
 from mlarray.streaming.volume_source import VolumeSource
-from mlarray.transforms.augmentations.lists import Lists, draw
+from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
@@ -373,6 +373,9 @@ def plan(
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
     resolved = resolve(stored.volume, transforms)
     if copy or augmentations:
+        for name in wanted_groups(augmentations):
+            if name not in others and opener is not None and _is_path(name):
+                others[name] = VolumeSource(opener(name), case=name)
         drawn = draw(
             augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
         )

@@ -35,6 +35,7 @@ _HOMES = {
         ),
         "mlarray.transforms.intensity",
     ),
+    **dict.fromkeys(("Canonical",), "mlarray.transforms.canonical"),
     **dict.fromkeys(("Crop",), "mlarray.transforms.cropping"),
     **dict.fromkeys(
         (
@@ -80,7 +81,6 @@ _HOMES = {
     ),
     **dict.fromkeys(
         (
-            "Canonical",
             "Flip",
             "Permute",
         ),
@@ -162,6 +162,7 @@ __all__ = [
 if TYPE_CHECKING:
     from mlarray.transforms import augmentations
     from mlarray.transforms.base import Context, Transform
+    from mlarray.transforms.canonical import Canonical
     from mlarray.transforms.channels import Argmax, Softmax, StandardDeviation, Sum, Variance
     from mlarray.transforms.cropping import Crop
     from mlarray.transforms.intensity import Clip, Percentage, TensorCast, UnNormalize
@@ -181,7 +182,7 @@ if TYPE_CHECKING:
     from mlarray.transforms.matching import HistogramMatching
     from mlarray.transforms.neighbourhood import Dilate, Gradient
     from mlarray.transforms.normalisation import Normalize, Standardize, Statistics
-    from mlarray.transforms.orientation import Canonical, Flip, Permute
+    from mlarray.transforms.orientation import Flip, Permute
     from mlarray.transforms.padding import Padding
     from mlarray.transforms.rank import Flatten, Norm, Squeeze
     from mlarray.transforms.resampling import ResampleToResolution, ResampleToShape

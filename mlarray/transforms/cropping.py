@@ -13,6 +13,7 @@ from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import Context, Transform
+from mlarray.transforms.casting import real
 from mlarray.transforms.locality import Cropping, Locality, WholeVolume
 from mlarray.transforms.padding import Padding
 from mlarray.transforms.quantiles import Percentiles
@@ -98,27 +99,30 @@ class Crop(Transform):
 
     def beforehand(self, stored: Volume) -> Mapping[str, Statistic]:
         """Return what measures the box."""
+        if stored.dtype.kind not in "biuf":
+            return {}
         return {"box": ForegroundBox(stored.channels, stored.shape, stored.dtype.str)}
 
     def locality(self, volume: Volume) -> Locality:
         """Return the cut, once the box is known."""
-        box = volume.attributes.get("box")
-        if box is None:
-            return WholeVolume("its box is not known yet")
-        return Cropping(tuple(margin[0] for margin in box), tuple(margin[1] for margin in box))
+        margins = _margins(volume)
+        return WholeVolume("its box is not known yet") if margins is None else Cropping(*margins)
 
     def outcome(self, volume: Volume) -> Volume:
         """Return the box's volume."""
-        box = volume.attributes.get("box")
+        margins = _margins(real(volume))
         if not volume.on_stored_grid:
             raise TransformError(
                 "The box of Crop belongs to the stored grid, which an earlier stage has changed.",
                 hint="Put Crop before stages that resample, pad or crop.",
             )
-        if box is None:
-            return volume.with_(on_stored_grid=False)
-        cut = Cut(tuple(margin[0] for margin in box), tuple(margin[1] for margin in box), self.name)
-        return cut.outcome(volume)
+        if margins is not None:
+            return Cut(*margins, self.name).outcome(volume)
+        if "box" in volume.attributes:
+            raise TransformError(
+                f"The box {volume.attributes['box']!r} is not [[before, after], ...] for each of {volume.ndim} axes."
+            )
+        return volume.with_(on_stored_grid=False)
 
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Return the block, which is the target."""
@@ -131,8 +135,9 @@ class Crop(Transform):
 
     def inverted(self, before: Volume, after: Volume, measured: Mapping[Statistic, Any]) -> Transform:
         """Return the margins put back, with the border voxels repeated."""
-        margins = before.attributes["box"]
-        flat = tuple(int(one) for margin in reversed(margins) for one in margin)
+        margins = _margins(before)
+        assert margins is not None
+        flat = tuple(one for pair in zip(margins[0][::-1], margins[1][::-1], strict=True) for one in pair)
         return Undo(self.name, Padding(flat, "replicate"), before)
 
 
@@ -177,6 +182,16 @@ class Cut(Transform):
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Return the block, which is the target."""
         return block
+
+
+def _margins(volume: Volume) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
+    """Return the voxels before and after the box per axis, or None where it is not known."""
+    try:
+        before, after = zip(*volume.attributes["box"], strict=True)
+        margins = tuple(map(int, before)), tuple(map(int, after))
+    except (KeyError, TypeError, ValueError):
+        return None
+    return margins if len(margins[0]) == volume.ndim else None
 
 
 def _bounds(foreground: NDArray) -> Region:

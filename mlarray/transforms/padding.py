@@ -15,8 +15,9 @@ from mlarray.geometry import Geometry
 from mlarray.region import Region, trusted_region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import Context, Transform
+from mlarray.transforms.casting import constant
 from mlarray.transforms.locality import Cropping, Kind, Locality, Regrid, WholeVolume
-from mlarray.transforms.sampling import constant_of, nearest_along_axes
+from mlarray.transforms.sampling import nearest_along_axes
 from mlarray.transforms.statistics import Statistic
 from mlarray.transforms.undo import Undo
 from mlarray.transforms.volume import Volume
@@ -94,7 +95,7 @@ class Padding(Transform):
         if 0 in volume.shape:
             raise TransformError(f"A volume without voxels, {volume.shape}, cannot be padded.")
         if self._kind == "constant":
-            constant_of(_parsed(self.mode)[1] or 0.0, volume.dtype, "The padding value")
+            constant(_parsed(self.mode)[1] or 0.0, volume.dtype)
         shape = tuple(n + a + b for n, a, b in zip(volume.shape, before, after, strict=True))
         geometry = _moved(volume.geometry, before, volume.shape)
         return volume.with_(shape=shape, geometry=geometry, on_stored_grid=False)
@@ -106,7 +107,7 @@ class Padding(Transform):
         before, _ = margins
         inner = context.target.translate([-margin for margin in before])
         if self._kind == "constant":
-            value = constant_of(_parsed(self.mode)[1] or 0.0, block.dtype, "The padding value")
+            value = constant(_parsed(self.mode)[1] or 0.0, block.dtype)
             return placed(block, context.source, inner, context.before.shape, value)
         axes = zip(inner.start, inner.stop, context.before.shape, strict=True)
         indices = [_indices(self._kind, a, b, n) for a, b, n in axes]
@@ -168,7 +169,7 @@ class Window(Transform):
 
     def outcome(self, volume: Volume) -> Volume:
         """Return the box's volume."""
-        constant_of(self.value, volume.dtype, "The value beyond the volume")
+        constant(self.value, volume.dtype)
         geometry = _moved(volume.geometry, tuple(-a for a in self.start), self.shape)
         return volume.with_(shape=self.shape, geometry=geometry, on_stored_grid=False)
 
@@ -176,7 +177,7 @@ class Window(Transform):
         """Fill the box."""
         if self._is_inside(context.before):
             return block
-        value = constant_of(self.value, block.dtype, "The value beyond the volume")
+        value = constant(self.value, block.dtype)
         inner = context.target.translate(self.start)
         return placed(block, context.source, inner, context.before.shape, value)
 

@@ -19,7 +19,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from mlarray.errors import TransformError, UsageError
+from mlarray.errors import UsageError
 from mlarray.region import Region, trusted_region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import rounded_to
@@ -71,28 +71,6 @@ def as_dtype(values: NDArray, dtype: np.dtype[Any]) -> NDArray:
     if dtype.kind in "iu" and dtype.itemsize <= 4:
         return np.rint(values).astype(dtype)  # between integers of this type: nothing to saturate
     return rounded_to(values, dtype)
-
-
-def constant_of(value: float, dtype: np.dtype[Any], what: str) -> Any:
-    """Return a fill value as a scalar of ``dtype``: for integers truncated toward zero and saturated.
-
-    Raises
-    ------
-    TransformError
-        NaN cannot be an integer.
-    """
-    if dtype == np.bool_:
-        return np.bool_(value != 0)
-    if dtype.kind in "iu":
-        if math.isnan(value):
-            raise TransformError(
-                f"{what} NaN has no place in {dtype}.", hint="Cast to float32 first, or give a number."
-            )
-        limits = np.iinfo(dtype)
-        inside = limits.min if value <= limits.min else limits.max if value >= limits.max else int(value)
-        return dtype.type(inside)
-    with np.errstate(over="ignore"):
-        return dtype.type(value)
 
 
 # --- borders ---------------------------------------------------------------------------------------------------------------

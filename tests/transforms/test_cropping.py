@@ -60,7 +60,9 @@ def test_a_given_box_is_used_and_nothing_is_measured() -> None:
     assert planned.source.reads == 0
 
 
-@pytest.mark.parametrize("box", [[[0, 0]], [[5, 5], [0, 0], [0, 0]], [[-1, 0], [0, 0], [0, 0]]])
+@pytest.mark.parametrize(
+    "box", [[[0, 0]], 7, "all", [[1, 2, 3]] * 3, [[5, 5], [0, 0], [0, 0]], [[-1, 0], [0, 0], [0, 0]]]
+)
 def test_a_box_that_leaves_nothing_is_refused(box: list[list[int]]) -> None:
     with pytest.raises(TransformError):
         plan(source_of(np.zeros((1, 10, 20, 30), "f4")), [Crop()], attributes={"box": box})

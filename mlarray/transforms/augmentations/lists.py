@@ -69,6 +69,11 @@ class Augmentation:
         """Name for messages and configurations: that of the class."""
         return type(self).__name__
 
+    @property
+    def wanted_groups(self) -> tuple[str, ...]:
+        """Names of other groups of the case, or paths, that a draw needs."""
+        return ()
+
     def is_selected(self, uniform: float) -> bool:
         """Tell whether a copy is selected that drew ``uniform``."""
         return uniform < self.prob
@@ -173,6 +178,12 @@ def draw(
             transforms.append(transform)
             volume = transform.outcome(volume)
     return tuple(transforms)
+
+
+def wanted_groups(lists: Lists) -> tuple[str, ...]:
+    """Return the names of groups, or the paths, that draws need."""
+    found = (name for listed in _listed(lists) for one in listed.augmentations for name in one.wanted_groups)
+    return tuple(dict.fromkeys(found))
 
 
 def _list_of(lists: Sequence[AugmentationList], copy: int) -> tuple[int, AugmentationList, int] | None:

@@ -16,9 +16,10 @@ from mlarray.transforms.affine import AffineMap
 from mlarray.transforms.augmentations.drawing import integer_below, uniforms
 from mlarray.transforms.augmentations.lists import Augmentation, Draw
 from mlarray.transforms.base import Context, Transform
+from mlarray.transforms.canonical import Sampled
 from mlarray.transforms.locality import Kind, Locality, Orientation
 from mlarray.transforms.orientation import Flip as FlipAxes
-from mlarray.transforms.orientation import Reoriented, Sampled, oriented, reordered, signed_permutation
+from mlarray.transforms.orientation import Reoriented, oriented, reordered, signed_permutation
 from mlarray.transforms.statistics import Statistic
 from mlarray.transforms.undo import Undo
 from mlarray.transforms.volume import Volume
@@ -52,6 +53,10 @@ class Flip(Augmentation):
         if not axes:
             return None
         if self.vector_field and volume.channels == volume.ndim:
+            if volume.dtype.kind not in "ifc":
+                raise TransformError(
+                    f"Vectors of {volume.dtype} cannot change their sign.", hint="Cast to float32 first."
+                )
             return VectorFlip(tuple(axis in axes for axis in range(volume.ndim)))
         return FlipAxes("|".join(map(str, axes)))
 
@@ -84,16 +89,15 @@ class VectorFlip(Transform):
 
     def outcome(self, volume: Volume) -> Volume:
         """Return the mirrored volume."""
-        if volume.dtype.kind not in "ifc":
-            raise TransformError(f"Vectors of {volume.dtype} cannot change their sign.", hint="Cast to float32 first.")
         return oriented(volume, range(len(self.mirrored)), self.mirrored)
 
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Reverse the axes and the components."""
         moved = reordered(block, range(len(self.mirrored)), self.mirrored)
         moved = moved.copy() if np.shares_memory(moved, block) else moved
+        is_vector = len(block) == len(self.mirrored) and block.dtype.kind in "ifc"  # a prediction need not be
         for channel, backwards in enumerate(reversed(self.mirrored)):
-            if backwards and moved.shape[0] == len(self.mirrored):
+            if backwards and is_vector:
                 if block.dtype.kind == "i":  # the least integer has no counterpart: saturate
                     np.maximum(moved[channel], -np.iinfo(block.dtype).max, out=moved[channel])
                 np.negative(moved[channel], out=moved[channel])

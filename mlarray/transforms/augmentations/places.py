@@ -14,9 +14,9 @@ from mlarray.sources.base import NDArray
 from mlarray.transforms.augmentations.drawing import integer_below, key_of, normal_field, uniforms
 from mlarray.transforms.augmentations.lists import Augmentation, Draw, Group
 from mlarray.transforms.base import Context, Transform
+from mlarray.transforms.casting import constant
 from mlarray.transforms.locality import Kind, Locality, Pointwise, Regrid
 from mlarray.transforms.padding import Window
-from mlarray.transforms.sampling import constant_of
 from mlarray.transforms.volume import Volume
 
 
@@ -184,7 +184,7 @@ class Hole(Transform):
 
     def outcome(self, volume: Volume) -> Volume:
         """Return the volume."""
-        constant_of(self.value, volume.dtype, "The value")
+        constant(self.value, volume.dtype)
         return volume
 
     def apply(self, block: NDArray, context: Context) -> NDArray:
@@ -197,7 +197,7 @@ class Hole(Transform):
             inside = inside & along.reshape([-1 if other == axis + 1 else 1 for other in range(block.ndim)])
         if not inside.any():
             return block
-        return np.where(inside, constant_of(self.value, block.dtype, "The value"), block)
+        return np.where(inside, constant(self.value, block.dtype), block)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,8 @@ class Mask(Augmentation):
     Parameters
     ----------
     mask : str
-        Name of the mask among the groups of the plan.
+        Name of the mask among the groups of the plan, or a path, where ``plan(..., opener=mlarray.open_source)`` says how it is
+        opened.
     value : float
         Outside of the mask, and beyond a volume that is smaller than the mask.
     prob : float
@@ -220,6 +221,11 @@ class Mask(Augmentation):
     value: float = 0.0
     prob: float = 1.0
     groups: Sequence[str] | None = None
+
+    @property
+    def wanted_groups(self) -> tuple[str, ...]:
+        """Name of the mask."""
+        return (self.mask,)
 
     def drawn(self, volume: Volume, draw: Draw) -> Transform:
         """Return the window."""
@@ -281,7 +287,7 @@ class MaskWindow(Transform):
         """Put the value where the mask is 0."""
         window = self._window.apply(block, context)
         mask = self.mask.read(context.target)
-        return np.where(mask != 0, window, constant_of(self.value, block.dtype, "The value outside of the mask"))
+        return np.where(mask != 0, window, constant(self.value, block.dtype))
 
     @property
     def _window(self) -> Window:
