@@ -10,6 +10,7 @@ from scipy.ndimage import map_coordinates
 
 from mlarray.errors import TransformError, UsageError
 from mlarray.region import Region
+from mlarray.sources.base import Source
 from mlarray.streaming import plan
 from mlarray.testing.transforms import source_of
 from mlarray.transforms import augmentations as A
@@ -345,6 +346,30 @@ def test_a_mask_shows_a_window_of_the_volume_on_its_own_grid(mask_shape: tuple[i
         for patch in planned.grid:
             np.testing.assert_array_equal(planned.read(patch), result[(slice(None), *patch.slices)])
     assert len(starts) == (1 if mask_shape == (9, 10, 11) else 6 if mask_shape == (4, 5, 6) else len(starts))
+
+
+def test_a_mask_may_be_a_path_that_the_plan_knows_how_to_open() -> None:
+    lists = [A.AugmentationList([A.Mask("masks/hole.mha")], nb=1)]
+    opened = []
+
+    def opener(path: str) -> Source:
+        opened.append(path)
+        return source_of(np.ones((1, 4, 5, 6), "u1"))
+
+    planned = plan(source_of(CT), [], augmentations=lists, copy=1, opener=opener, patch_size=2)
+    assert planned.read_whole().shape == (1, 4, 5, 6)
+    planned.read(planned.grid[0])
+    assert opened == ["masks/hole.mha"]
+
+
+def test_a_flip_of_a_vector_field_is_undone_on_labels_too() -> None:
+    field = np.random.default_rng(0).normal(size=(3, 4, 5, 6)).astype("f4")
+    lists = [A.AugmentationList([A.Flip([1, 1, 0], vector_field=True)], nb=1)]
+    forward = plan(source_of(field), [], augmentations=lists, copy=1)
+    np.testing.assert_array_equal(forward.inverse(source_of(forward.read_whole())).read_whole(), field)
+    for channels in (1, 3):
+        labels = np.random.default_rng(1).integers(0, 9, (channels, 4, 5, 6)).astype("u1")
+        np.testing.assert_array_equal(forward.inverse(source_of(labels)).read_whole(), labels[:, ::-1, ::-1])
 
 
 def test_outside_of_a_mask_uint8_is_0() -> None:

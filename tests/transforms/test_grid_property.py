@@ -10,10 +10,37 @@ from hypothesis import strategies as st
 from mlarray.errors import TransformError
 from mlarray.streaming import plan
 from mlarray.testing.transforms import Sample, samples
-from mlarray.transforms import Canonical, Crop, Flip, Padding, Permute, ResampleToResolution, ResampleToShape, Transform
+from mlarray.transforms import (
+    Canonical,
+    Clip,
+    Crop,
+    Dilate,
+    Flip,
+    Gradient,
+    Normalize,
+    Padding,
+    Permute,
+    ResampleToResolution,
+    ResampleToShape,
+    Standardize,
+    TensorCast,
+    Transform,
+)
 from mlarray.transforms import augmentations as A
 
 SOLID = ["u1", "i2", "u2", "i4", "i8", "u8", "?", "f4", "f8"]
+
+
+VALUES: list[Transform] = [
+    Clip(-20, 60),
+    Clip("percentile:5", "max"),
+    Dilate(1),
+    Gradient(),
+    Normalize(),
+    Standardize(),
+    TensorCast("float32"),
+]
+"""Stages that are pointwise, look around, or measure what they get."""
 
 
 @st.composite
@@ -70,6 +97,23 @@ def test_patches_of_random_chains_are_cuts_of_the_whole(data: st.DataObject, sam
             return
         assume(math.prod(planned.result.shape) < 20_000)
         sample.prove([stage.transform for stage in planned.chain.stages], patch)
+
+
+@settings(max_examples=100, deadline=None, suppress_health_check=list(HealthCheck))
+@given(data=st.data(), sample=samples(dtypes=["u1", "i2", "i4", "f4", "f8"], channels=(1, 1), max_side=9))
+def test_values_measured_on_changed_grids_are_the_same_in_every_regime(data: st.DataObject, sample: Sample) -> None:
+    ndim = sample.array.ndim - 1
+    chain = data.draw(st.lists(stages(ndim) | st.sampled_from(VALUES), min_size=2, max_size=5))
+    patch = data.draw(st.lists(st.integers(1, 20), min_size=ndim, max_size=ndim))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # constant volumes and volumes without foreground
+        try:
+            planned = plan(sample.source, chain)
+            assume(math.prod(planned.result.shape) < 20_000)
+            planned.measure()
+        except TransformError:
+            assume(False)
+        sample.prove(chain, patch)
 
 
 @settings(max_examples=80, deadline=None, suppress_health_check=list(HealthCheck))
