@@ -123,16 +123,16 @@ def sampled(block: NDArray, source: Region, target: Region, shape: Shape, places
         In the block's dtype.
     """
     out = np.empty((block.shape[0], *target.shape), dtype=block.dtype)
-    values = block.astype(working_dtype(block.dtype), copy=False) if linear else block
-    flat = np.ascontiguousarray(values).reshape(block.shape[0], -1)
-    for slab in _slabs(target):
+    flat = np.ascontiguousarray(block).reshape(block.shape[0], -1)
+    for slab in slabs(target):
         coordinates = places(slab)
         part = (_linear if linear else _nearest)(flat, coordinates, source, shape)
         out[(slice(None), *slab.relative_to(target).slices)] = as_dtype(part, block.dtype)
     return out
 
 
-def _slabs(target: Region) -> Iterator[Region]:
+def slabs(target: Region) -> Iterator[Region]:
+    """Yield a region in parts of at most :data:`SLAB_VOXELS`, but for lines that are longer."""
     if target.is_empty():
         return
     plane = max(1, target.size // target.shape[0])
@@ -157,7 +157,8 @@ def _nearest(flat: NDArray, coordinates: list[Coordinates], source: Region, shap
 
 
 def _linear(flat: NDArray, coordinates: list[Coordinates], source: Region, shape: Shape) -> NDArray:
-    real = np.float32 if flat.dtype in (np.float32, np.complex64) else np.float64
+    working = working_dtype(flat.dtype)
+    real = np.float32 if working in (np.float32, np.complex64) else np.float64
     corners: list[npt.NDArray[np.intp]] = []
     weights = []
     for axis, (along, start, n) in enumerate(zip(coordinates, source.start, shape, strict=True)):
@@ -170,7 +171,7 @@ def _linear(flat: NDArray, coordinates: list[Coordinates], source: Region, shape
         index *= stride
         corners = [corner + index for corner in corners] if corners else [index]
         corners = [moved for corner in corners for moved in (corner, corner + upper)]
-    values = [np.take(flat, corner, axis=1) for corner in corners]
+    values = [np.take(flat, corner, axis=1).astype(working, copy=False) for corner in corners]
     with np.errstate(invalid="ignore", over="ignore"):
         for weight in reversed(weights):
             blended = []

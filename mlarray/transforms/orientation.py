@@ -165,6 +165,7 @@ class Flip(Transform):
 
     Examples
     --------
+    >>> from mlarray.geometry import Geometry
     >>> Flip("0").outcome(Volume(1, (4, 5, 6), np.dtype("f4"), Geometry.from_parts(spacing=(3, 1, 1)))).geometry.origin
     (9.0, 0.0, 0.0)
     """

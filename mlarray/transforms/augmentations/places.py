@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,6 +12,7 @@ import numpy as np
 from mlarray.errors import TransformError, UsageError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.transforms.affine import slabs
 from mlarray.transforms.augmentations.drawing import integer_below, key_of, normal_field, uniforms
 from mlarray.transforms.augmentations.lists import Augmentation, Draw, Group
 from mlarray.transforms.base import Context, Transform
@@ -114,12 +116,12 @@ class NoiseField(Transform):
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Mix."""
         out = np.empty(block.shape, dtype=context.after.dtype)
-        for channel, values in enumerate(block):
-            indices = _linear_indices(context.target, context.before.shape)
-            mixed = normal_field(key_of(self.key, channel), indices)
+        for channel, slab in itertools.product(range(len(block)), slabs(context.target)):
+            mixed = normal_field(key_of(self.key, channel), _linear_indices(slab, context.before.shape))
             mixed *= self.noise
-            mixed += values * self.signal if values.dtype == np.float64 else values.astype(np.float64) * self.signal
-            out[channel] = mixed
+            place = (channel, *slab.relative_to(context.target).slices)
+            mixed += block[place].astype(np.float64) * self.signal
+            out[place] = mixed
         return out
 
 

@@ -240,7 +240,8 @@ class Warp(Transform):
     def coordinates(self, target: Region) -> list[Coordinates]:
         """Return where the voxels of ``target`` are sampled, per axis, each of the shape of the target."""
         values = self.lattice
-        for axis, (a, b, n) in enumerate(zip(target.start, target.stop, self.shape, strict=True)):
+        for axis in reversed(range(target.ndim)):  # the first axis last: by then whole planes are added
+            a, b, n = target.start[axis], target.stop[axis], self.shape[axis]
             cell, weights = _spline(a, b, n, values.shape[axis + 1] - 3)
             shape = [-1 if other == axis + 1 else 1 for other in range(values.ndim)]
             total = np.take(values, cell, axis=axis + 1) * weights[0].reshape(shape)
