@@ -5,7 +5,9 @@ nothing of this package can still catch it::
 
     MLArrayError
     ├── UsageError            (ValueError, RuntimeError)  an argument or a combination of arguments is not allowed
-    │   └── LayoutError                                   chunk, block or patch sizes that cannot be stored
+    │   ├── LayoutError                                   chunk, block or patch sizes that cannot be stored
+    │   ├── TransformError                                a transform that cannot take its input, or breaks its declaration
+    │   └── PlanError                                     a chain that cannot be planned as asked
     ├── DTypeError            (TypeError)                 a dtype or a cast that would lose the meaning of values
     ├── MetadataError         (ValueError)                metadata that breaks the schema; lists every problem
     ├── FormatError           (ValueError)                a file whose content is damaged, contradictory or unsupported
@@ -61,6 +63,14 @@ class UsageError(MLArrayError, ValueError, RuntimeError):
 
 class LayoutError(UsageError):
     """Chunk, block or patch sizes that cannot be stored."""
+
+
+class TransformError(UsageError):
+    """A transform that cannot take its input, or breaks what it declared; names the stage."""
+
+
+class PlanError(UsageError):
+    """A chain that cannot be planned as asked."""
 
 
 class DTypeError(MLArrayError, TypeError):

@@ -26,6 +26,7 @@ _COMMANDS = {
     "info": ("info", "Show what the header of an image says."),
     "verify": ("verify", "Check files by their checksums, or against their source."),
     "formats": ("formats", "List the formats that can be read and written."),
+    "plan": ("plan", "Show whether a chain of transforms streams, and what a patch reads."),
     "bench": ("bench", "Measure which layout reads your patches fastest."),
     "demo": ("demo", "Make a small data set, convert it, and read patches from it."),
 }

@@ -1,12 +1,16 @@
-"""What kind of argument is a path? One that was given: empty text is what an unset variable of the shell leaves."""
+"""What is a path on the command line? One that was given, and a folder that stands for the images in it."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import click
 
+from mlarray.errors import UsageError
+from mlarray.formats.items import split_item
+from mlarray.formats.registry import format_of_name, is_folder_image
 from mlarray.storage.remote import as_path
 
 
@@ -26,3 +30,31 @@ class GivenPath(click.Path):
         if isinstance(value, str) and "://" in value:
             return as_path(value)
         return super().convert(value, param, ctx)
+
+
+def images_in(path: Path) -> list[Path]:
+    """Return the image that a path names, or those in a folder, sorted; hidden files are none.
+
+    Raises
+    ------
+    UsageError
+        There is no such file or folder.
+    """
+    place, item = split_item(path)
+    if not place.exists():
+        raise UsageError(f"There is no such file or folder: {path}.")
+    if item is not None or path.is_file() or is_folder_image(path):
+        return [path]
+    return sorted(_below(path))
+
+
+def _below(folder: Path) -> Iterator[Path]:
+    """Yield the images below a folder; an image that is a folder is not looked into."""
+    for entry in folder.iterdir():
+        if entry.name.startswith("."):
+            continue
+        if entry.is_dir() and not is_folder_image(entry):
+            if not entry.is_symlink():
+                yield from _below(entry)
+        elif entry.is_dir() or (entry.is_file() and format_of_name(entry) is not None):
+            yield entry

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
 from mlarray.errors import UsageError
-from mlarray.formats.items import split_item
-from mlarray.formats.registry import format_of_name, is_folder_image
-from mlarray_convert.cli.arguments import GivenPath
+from mlarray_convert.cli.arguments import GivenPath, images_in
 from mlarray_convert.cli.render import ByteBar, plain
 from mlarray_convert.report import ExitCode, json_lines
 from mlarray_convert.verify import FileCheck, check_against, check_file
@@ -28,7 +25,7 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
 
     Exit code 6 when a file does not pass.
     """
-    files = [file for path in paths for file in _files(path)]
+    files = [file for path in paths for file in images_in(path)]
     if against is not None and len(files) != 1:
         raise UsageError(f"--against compares one file with its source, got {len(files)} files.")
     if not files:
@@ -45,27 +42,6 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
         ok &= result.ok
         click.echo(json_lines([_row(result)]) if as_json else _text(result), nl=not as_json)
     return int(ExitCode.OK if ok else ExitCode.VERIFICATION)
-
-
-def _files(path: Path) -> list[Path]:
-    place, item = split_item(path)
-    if not place.exists():
-        raise UsageError(f"There is no such file or folder: {path}.")
-    if item is not None or path.is_file() or is_folder_image(path):
-        return [path]
-    return sorted(_below(path))
-
-
-def _below(folder: Path) -> Iterator[Path]:
-    """Yield the images below a folder; an image that is a folder is not looked into."""
-    for entry in folder.iterdir():
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir() and not is_folder_image(entry):
-            if not entry.is_symlink():
-                yield from _below(entry)
-        elif entry.is_dir() or (entry.is_file() and format_of_name(entry) is not None):
-            yield entry
 
 
 def _decoded_bytes(path: Path, against: Path | None) -> int:

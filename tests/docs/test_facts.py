@@ -37,7 +37,8 @@ def rows(text: str, heading: str | None = None) -> list[list[str]]:
     lines = [line for line in text.splitlines() if line.startswith("|")]
     heads = {position - 1 for position, line in enumerate(lines) if set(line) <= set("|- ")}
     kept = [line for position, line in enumerate(lines) if position not in heads and position - 1 not in heads]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for line in kept]
+    bar = re.compile(r"(?<!\\)\|")  # one that is not written as \|
+    return [[cell.strip().replace("\\|", "|") for cell in bar.split(line.strip("|"))] for line in kept]
 
 
 def code_in(cell: str) -> list[str]:

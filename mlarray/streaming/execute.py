@@ -1,0 +1,84 @@
+"""How do the stages of a chain turn one block into the patch? The one way, for patches and for whole volumes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mlarray.errors import TransformError
+from mlarray.region import Region
+from mlarray.sources.base import NDArray
+from mlarray.streaming.chain import Stage, name_stage
+from mlarray.transforms.base import Context
+from mlarray.transforms.statistics import Statistic
+from mlarray.transforms.volume import Volume
+
+GroupReader = Callable[[Stage, str, Region], NDArray]
+
+
+def execute(
+    stages: Sequence[Stage],
+    volumes: Sequence[Volume],
+    regions: Sequence[Region],
+    block: NDArray,
+    measured: Sequence[Mapping[Statistic, Any]],
+    group: GroupReader,
+) -> NDArray:
+    """Run stages over a block.
+
+    Parameters
+    ----------
+    stages : sequence of Stage
+        In order.
+    volumes : sequence of Volume
+        Input of each stage and, last, the output, with measured attributes.
+    regions : sequence of Region
+        What :meth:`Chain.fold` gave: input region of each stage and, last, the target.
+    block : ndarray, shape (C, *regions[0].shape)
+        Voxels of the first region; the caller's own, stages may pass it through.
+    measured : sequence of mapping
+        Statistics per stage.
+    group : callable
+        ``group(stage, name, region)`` reads a group aligned with the input of a stage.
+
+    Returns
+    -------
+    ndarray, shape (C, *regions[-1].shape)
+
+    Raises
+    ------
+    TransformError
+        A stage refuses its values, changed its input, or returned something else than it declared.
+    """
+    for index, stage in enumerate(stages):
+        source, target = regions[index], regions[index + 1]
+        after = volumes[index + 1]
+        made = stage.locality.makes(source, target, after.shape)
+        context = Context(
+            volumes[index],
+            after,
+            source,
+            made,
+            measured[index],
+            lambda name, region, stage=stage: group(stage, name, region),  # type: ignore[misc]
+        )
+        block.setflags(write=False)
+        try:
+            result = stage.transform.apply(block, context)
+        except TransformError as error:
+            name_stage(error, stage)
+            raise
+        except ValueError as error:
+            if "read-only" not in str(error):
+                raise
+            raise TransformError(
+                f"{stage.title} changes its input.", hint="Compute into an array of its own: others see the input too."
+            ) from error
+        if result.shape != (after.channels, *made.shape) or result.dtype != after.dtype:
+            raise TransformError(
+                f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "
+                f"{(after.channels, *made.shape)}.",
+                hint="outcome() must say exactly what apply() returns.",
+            )
+        block = result if made == target else result[(slice(None), *target.relative_to(made).slices)]
+    return block

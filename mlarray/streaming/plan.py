@@ -1,0 +1,402 @@
+"""A chain bound to one stored volume: patches of its result, each from one bounded read."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from pathlib import PurePath
+from typing import Any
+
+import numpy as np
+
+from mlarray.errors import PlanError, TransformError, UsageError
+from mlarray.geometry import Geometry
+from mlarray.region import Region
+from mlarray.sources.base import NDArray, Source
+from mlarray.streaming.chain import Chain, Stage, name_stage, resolve
+from mlarray.streaming.execute import execute
+from mlarray.streaming.explain import Explanation, explanation
+from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
+from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
+from mlarray.streaming.volume_source import VolumeSource
+from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
+from mlarray.transforms.base import Transform
+from mlarray.transforms.locality import WholeVolume
+from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
+from mlarray.transforms.volume import Attributes, Volume
+
+Measured = dict[Statistic, Any]
+Opener = Callable[[str], Source]
+
+
+class Plan:
+    """What :func:`plan` returns. Safe to use from threads; pickles, and reopens its files elsewhere.
+
+    Attributes
+    ----------
+    chain : Chain
+        The stages, resolved from headers alone.
+    grid : PatchGrid
+        Patches that cover the result.
+    patch_size : tuple of int
+        As declared, per spatial axis; 0 is free.
+    verdict : Verdict
+        Streamed or not, and why.
+    """
+
+    def __init__(
+        self,
+        source: VolumeSource,
+        chain: Chain,
+        groups: Mapping[str, VolumeSource],
+        *,
+        patch_size: int | Sequence[int] | None,
+        overlap: Overlap,
+        strict: bool,
+        cost_limit: float,
+        opener: Opener | None = None,
+    ) -> None:
+        self.source = source
+        self.chain = chain
+        self.groups = dict(groups)
+        self.opener = opener
+        self.grid: PatchGrid = patch_grid(chain.result.shape, patch_size, overlap)
+        declared = 0 if patch_size is None else patch_size
+        self.patch_size = (declared,) * chain.result.ndim if isinstance(declared, int) else tuple(declared)
+        self.verdict: Verdict = judge(chain, self.patch_size, strict=strict, cost_limit=cost_limit)
+        self.strict = strict
+        self._volumes: list[Volume] = [chain.stored]
+        self._measured: list[Measured] = []
+        self._wholes: dict[int, NDArray] = {}
+        self._aligned: set[tuple[int, str]] = set()
+        self._lock = threading.RLock()
+
+    @property
+    def regime(self) -> str:
+        """``"stream"``: a patch is computed from its region. ``"buffer"``: the result is computed once and cut."""
+        return self.verdict.regime.value
+
+    @property
+    def result(self) -> Volume:
+        """Shape, dtype, geometry of the result, from headers alone."""
+        return self.chain.result
+
+    @property
+    def attributes(self) -> Attributes:
+        """What the stages have noted about the case; measures what has to be measured."""
+        return self._resolved()[-1].attributes
+
+    def fold(self, target: Region) -> Region:
+        """Return the region of the stored volume that a region of the result needs."""
+        return self.chain.fold(target)[0]
+
+    def read(self, target: Region, *, pad: bool = False) -> NDArray:
+        """Return a region of the result, computed from one read of the stored volume.
+
+        Parameters
+        ----------
+        target : Region
+            Spatial, within the result.
+        pad : bool
+            Fill up to the declared patch size at the far side of each axis, see :func:`mlarray.streaming.padded`.
+
+        Returns
+        -------
+        ndarray, shape (C, *target.shape)
+            The caller's own; equal to the same part of :meth:`read_whole` to the last bit.
+        """
+        if len(target.start) != self.result.ndim or not target.is_within(self.result.shape):
+            raise IndexError(
+                f"Region {target.start}..{target.stop} is not within the result of shape {self.result.shape}."
+            )
+        if self.verdict.regime is Regime.STREAM:
+            patch = self._computed(len(self.chain.stages), target)
+        else:
+            patch = self._whole(len(self.chain.stages))[(slice(None), *target.slices)]
+        patch = padded(patch, self.patch_size) if pad else patch
+        return patch if patch.flags.writeable and patch.base is None else patch.copy()
+
+    def read_whole(self) -> NDArray:
+        """Return the whole result: the same code with the whole volume as the target."""
+        return self._computed(len(self.chain.stages), self.result.region)
+
+    def geometry(self, target: Region) -> Geometry | None:
+        """Return where a region of the result lies, or None when that is not known."""
+        geometry = self.result.geometry
+        return None if geometry is None else geometry.cropped(target)
+
+    def prefetch(self, targets: Iterable[Region]) -> None:
+        """Announce patches to come, so that storage works while the caller computes."""
+        if self.verdict.regime is Regime.STREAM:
+            self.source.prefetch([self.fold(target) for target in targets])
+
+    def measure(self) -> None:
+        """Measure now what patches need, instead of at the first read."""
+        self._resolved()
+
+    def explain(self) -> Explanation:
+        """Return what happens and why, stage by stage; printing it shows a table. Reads nothing."""
+        return explanation(self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name)
+
+    def peak_bytes(self, target: Region) -> int:
+        """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
+        regions = self.chain.fold(target)
+        held = [self.chain.stored.bytes_of(regions[0])]
+        for stage, source, wanted in zip(self.chain.stages, regions, regions[1:], strict=True):
+            made = stage.locality.makes(source, wanted, stage.after.shape)
+            held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
+        return max(held)
+
+    def inverse(self, prediction: Source, *, patch_size: int | Sequence[int] | None = None) -> Plan:
+        """Return the plan that carries an array on the result's grid back to the stored grid.
+
+        Parameters
+        ----------
+        prediction : Source
+            On the grid of the result; its own channels and dtype.
+        patch_size : optional
+            Of the patches on the stored grid.
+
+        Raises
+        ------
+        PlanError
+            The prediction has another shape, or a stage that changed the grid cannot be undone.
+        """
+        volumes, stored = self._resolved(), VolumeSource(prediction, case=self.source.volume.case)
+        if stored.volume.shape != self.result.shape:
+            raise PlanError(
+                f"The prediction has the shape {stored.volume.shape}, the result of the chain {self.result.shape}.",
+                hint="Predict on the grid of the result.",
+            )
+        backwards: list[Transform] = []
+        for index, stage in reversed(list(enumerate(self.chain.stages))):
+            undo = None
+            if stage.transform.invertible and getattr(stage.transform, "inverse", True):
+                undo = stage.transform.inverted(volumes[index], volumes[index + 1], self._measured[index])
+            if undo is not None:
+                backwards.append(undo)
+            elif stage.before.shape != stage.after.shape:
+                raise PlanError(
+                    f"{stage.label} changed the grid and cannot be undone.", hint="Leave it out of the chain."
+                )
+        start = stored.volume.with_(geometry=volumes[-1].geometry, attributes=volumes[-1].attributes)
+        stored.volume = start
+        return Plan(
+            stored,
+            resolve(start, backwards),
+            self.groups,
+            patch_size=patch_size,
+            overlap=0,
+            strict=self.strict,
+            cost_limit=float("inf"),
+            opener=self.opener,
+        )
+
+    def _computed(self, length: int, target: Region) -> NDArray:
+        volumes = self._resolved(length)
+        stages, regions = self.chain.stages[:length], self.chain.fold(target, length)
+        return execute(stages, volumes, regions, self.source.read(regions[0]), self._measured, self._group)
+
+    def _whole(self, length: int) -> NDArray:
+        with self._lock:
+            if length not in self._wholes:
+                region = (
+                    self.chain.result.region
+                    if length == len(self.chain.stages)
+                    else self.chain.stages[length].before.region
+                )
+                self._wholes[length] = self._computed(length, region)
+                self._wholes[length].setflags(write=False)
+            return self._wholes[length]
+
+    def _resolved(self, length: int | None = None) -> list[Volume]:
+        """Return the volumes before each stage and after the last, measured as far as ``length`` stages need."""
+        length = len(self.chain.stages) if length is None else length
+        if len(self._measured) < length:
+            with self._lock:
+                for stage in self.chain.stages[len(self._measured) : length]:
+                    volume = self._volumes[-1]
+                    try:
+                        for name in stage.transform.groups(volume):
+                            self._aligned_group(stage, name)
+                        measured = self._measure(stage)
+                        after = stage.transform.outcome(volume) if volume is not stage.before else stage.after
+                        self._volumes.append(stage.transform.noted(after, measured))
+                    except TransformError as error:
+                        name_stage(error, stage)
+                        raise
+                    self._measured.append(measured)
+                    self._wholes.pop(stage.index, None)
+        return self._volumes
+
+    def _measure(self, stage: Stage) -> Measured:
+        measured: Measured = {}
+        own = stage.transform.statistics(self._volumes[-1])
+        for statistic in own:
+            measured[statistic] = statistic.measure(partial(self._blocks, stage, statistic.mask))
+        for name, statistics in stage.transform.references(self._volumes[-1]).items():
+            group = self._group_source(stage, name)
+            for statistic in statistics:
+                measured[statistic] = statistic.measure(partial(_blocks_of, group))
+        return measured
+
+    def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
+        """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
+        before, length = stage.before, stage.index
+        bounded = not any(isinstance(one.locality, WholeVolume) for one in self.chain.stages[:length])
+        for region in statistic_blocks(before.channels, before.shape):
+            block = self._computed(length, region) if bounded else self._whole(length)[(slice(None), *region.slices)]
+            yield block, None if mask is None else self._group(stage, mask, region)
+
+    def _group(self, stage: Stage, name: str, region: Region) -> NDArray:
+        return self._aligned_group(stage, name).read(region)
+
+    def _aligned_group(self, stage: Stage, name: str) -> VolumeSource:
+        """Return a group after comparing, once, its grid with that of a stage's input."""
+        group = self._group_source(stage, name)
+        if (stage.index, name) in self._aligned:
+            return group
+        before = stage.before
+        if group.volume.shape != before.shape:
+            raise TransformError(
+                f"{stage.title}: group {name!r} has the shape {group.volume.shape}, the array {before.shape}.",
+                hint="A mask must lie on the grid that the stage gets.",
+            )
+        theirs, ours = group.volume.geometry, before.geometry
+        if theirs is not None and ours is not None and theirs.known and ours.known and not theirs.is_close(ours):
+            raise TransformError(
+                f"{stage.title}: group {name!r} lies elsewhere in space than the array.",
+                hint="A mask must lie on the grid that the stage gets.",
+            )
+        self._aligned.add((stage.index, name))
+        return group
+
+    def _group_source(self, stage: Stage, name: str) -> VolumeSource:
+        with self._lock:
+            if name not in self.groups and self.opener is not None and _is_path(name):
+                self.groups[name] = VolumeSource(self.opener(name), case=name)
+            if name in self.groups:
+                return self.groups[name]
+        known = ", ".join(map(repr, self.groups)) or "none"
+        hint = f"Pass it: plan(..., groups={{{name!r}: source}})."
+        if _is_path(name):
+            hint += " Files are opened where plan(..., opener=mlarray.open_source) says how."
+        raise TransformError(f"{stage.title}: {self.source.name} has no group {name!r}; known are {known}.", hint=hint)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_lock": None, "_wholes": {}}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+
+def plan(
+    source: Source,
+    chain: Iterable[Transform],
+    *,
+    patch_size: int | Sequence[int] | None = None,
+    overlap: Overlap = None,
+    groups: Mapping[str, Source] | None = None,
+    attributes: Mapping[str, object] | None = None,
+    case: str = "",
+    augmentations: Lists = (),
+    copy: int = 0,
+    seed: int = 0,
+    epoch: int = 0,
+    group: str | None = None,
+    strict: bool = False,
+    cost_limit: float = COST_LIMIT,
+    measure: bool = True,
+    opener: Opener | None = None,
+) -> Plan:
+    """Plan how patches of a chain's result are read from a stored volume.
+
+    Only headers are read, unless a stage needs a measurement to know the shape of its output (``Crop``).
+
+    Parameters
+    ----------
+    source : Source
+        What :func:`mlarray.open_source` returns, or any other; read as ``[C, spatial...]``.
+    chain : iterable of Transform
+        In the order they run.
+    patch_size : int, sequence of int or None
+        Of the result, per spatial axis in array order; 0 is free, None the whole volume.
+    overlap : optional
+        Of the patches of ``plan(...).grid``, see :func:`mlarray.streaming.patch_grid`.
+    groups : mapping of str to Source, optional
+        Other volumes of the case by name: masks, references.
+    attributes : mapping, optional
+        What is known about the case, such as ``number_of_channels_per_model``.
+    case : str
+        Name for messages; draws of augmentations depend on it.
+    augmentations : sequence or mapping of AugmentationList
+        Lists that make the copies of a case, see :func:`mlarray.transforms.augmentations.draw`.
+    copy, seed, epoch : int
+        Which copy (0 is the case itself), and with which numbers. The transforms that it draws follow those of the chain.
+    group : str, optional
+        Name of this volume among the groups of the case, for augmentations that are meant for some of them only.
+    strict : bool
+        Follow the published rules to the letter; the voxels are the same.
+    cost_limit : float
+        Most voxels read for each voxel of a patch; above it the case is loaded whole. Not used in the strict profile.
+    measure : bool
+        False: read headers only, whatever that leaves unknown.
+    opener : callable, optional
+        ``opener(path)``, such as ``mlarray.open_source``, opens a group that is not among ``groups`` and whose name is a path: it
+        has a suffix or a folder. Each is opened once and serves all patches. A function of a module, for plans that are pickled.
+
+    Raises
+    ------
+    TransformError
+        A stage cannot take its input.
+    UsageError
+        A patch size or overlap that fits no axis.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mlarray import MLArray, transforms as T
+    >>> from mlarray.streaming import plan
+    """
+    if cost_limit <= 0 or np.isnan(cost_limit):
+        raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
+    transforms = list(chain)
+    stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
+    if measure:
+        for transform in transforms:
+            if isinstance(transform, Transform):
+                for key, statistic in transform.beforehand(stored.volume).items():
+                    if key not in stored.volume.attributes:
+                        stored.volume = stored.volume.push(key, statistic.measure(partial(_blocks_of, stored)))
+    others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
+    resolved = resolve(stored.volume, transforms)
+    if copy or augmentations:
+        for name in wanted_groups(augmentations):
+            if name not in others and opener is not None and _is_path(name):
+                others[name] = VolumeSource(opener(name), case=name)
+        drawn = draw(
+            augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
+        )
+        resolved = resolve(stored.volume, [*transforms, *drawn])
+    return Plan(
+        stored,
+        resolved,
+        others,
+        patch_size=patch_size,
+        overlap=overlap,
+        strict=strict,
+        cost_limit=cost_limit,
+        opener=opener,
+    )
+
+
+def _is_path(name: str) -> bool:
+    return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
+
+
+def _blocks_of(group: VolumeSource) -> Iterator[Block]:
+    volume = group.volume
+    for region in statistic_blocks(volume.channels, volume.shape):
+        yield group.read(region), None

@@ -1,0 +1,130 @@
+"""How does a stored array become the first volume of a chain? Channels first, one time point, spatial axes in order.
+
+Where the axes are named, their roles decide; an array of four or more unnamed axes has its channels first, and one of fewer has
+none (one is added). A source that cannot read regions is decoded once and kept, with a warning that names the remedy.
+"""
+
+from __future__ import annotations
+
+import threading
+import warnings
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from mlarray.errors import UsageError
+from mlarray.region import Region
+from mlarray.sources.base import Access, NDArray, Source
+from mlarray.transforms.volume import Attributes, Volume
+
+_warned: set[str] = set()
+_NOTHING = Attributes()
+
+
+class VolumeSource:
+    """A source read as ``[C, spatial...]``.
+
+    Parameters
+    ----------
+    source : Source
+        Any.
+    case : str
+        Name for messages.
+    attributes : Attributes
+        What is known about the case beforehand.
+
+    Raises
+    ------
+    UsageError
+        The array has no spatial axis, or more than one axis that could be the channels.
+    """
+
+    def __init__(self, source: Source, *, case: str = "", attributes: Attributes = _NOTHING) -> None:
+        self.source = source
+        spec = source.spec
+        named = any(axis.type != "space" for axis in spec.axes)
+        space = [i for i, flag in enumerate(spec.spatial) if flag]
+        others = [i for i, flag in enumerate(spec.spatial) if not flag]
+        if not named and len(space) > 3:
+            others, space = space[: len(space) - 3], space[len(space) - 3 :]
+        fixed = [i for i in others if spec.axes[i].type == "time" or (named and spec.shape[i] == 1 and len(others) > 1)]
+        channels = [i for i in others if i not in fixed]
+        if not space or len(channels) > 1:
+            raise UsageError(
+                f"An array of shape {spec.shape} with axes {[axis.name for axis in spec.axes]} has no single channel axis.",
+                hint="Name the axes: one channel axis, and z, y, x.",
+            )
+        self._space, self._fixed = tuple(space), tuple(fixed)
+        self._channel = channels[0] if channels else None
+        geometry = spec.geometry if len(space) == sum(spec.spatial) else None
+        self.volume = Volume(
+            channels=1 if self._channel is None else spec.shape[self._channel],
+            shape=tuple(spec.shape[i] for i in space),
+            dtype=spec.dtype.newbyteorder("="),
+            geometry=geometry,
+            is_label=bool(source.info.is_seg),
+            attributes=attributes,
+            case=case,
+        )
+        self.reads = 0
+        self.bytes_read = 0
+        self._decoded: NDArray | None = None
+        self._lock = threading.Lock()
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        files = self.source.info.files
+        return self.volume.case or (str(files[0]) if files else "the array")
+
+    def read(self, region: Region) -> NDArray:
+        """Return the voxels of a spatial region, channels first, in an array of their own."""
+        inside = self._stored(region)
+        self.reads += 1
+        if self.source.access is Access.REGION:
+            values = self.source.read(inside)
+            self.bytes_read += values.nbytes
+        else:
+            values = self._whole()[inside.slices]
+        order = (*self._fixed, *(() if self._channel is None else (self._channel,)), *self._space)
+        moved = values.transpose(order)[(0,) * len(self._fixed)]
+        return np.array(moved if self._channel is not None else moved[np.newaxis], order="C", copy=True)
+
+    def prefetch(self, regions: Iterable[Region]) -> None:
+        """Announce regions to the source, where it takes that."""
+        prefetch = getattr(self.source, "prefetch", None)
+        if prefetch is not None:
+            prefetch([self._stored(region) for region in regions])
+
+    def _stored(self, region: Region) -> Region:
+        shape = self.source.spec.shape
+        start, stop = [0] * len(shape), list(shape)
+        for axis in self._fixed:
+            stop[axis] = 1
+        for axis, low, high in zip(self._space, region.start, region.stop, strict=True):
+            start[axis], stop[axis] = low, high
+        return Region(tuple(start), tuple(stop))
+
+    def _whole(self) -> NDArray:
+        with self._lock:
+            if self._decoded is None:
+                kind = self.source.info.format or "this format"
+                if kind not in _warned:
+                    _warned.add(kind)
+                    warnings.warn(
+                        f"{self.name}: {kind} files as this one cannot be read in parts; each case is decoded once and kept in "
+                        "memory. `mla convert` makes files that can.",
+                        UserWarning,
+                        stacklevel=4,
+                    )
+                self._decoded = self.source.read(self.source.spec.region)
+                self.bytes_read += self._decoded.nbytes
+            return self._decoded
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_decoded": None, "_lock": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.Lock()

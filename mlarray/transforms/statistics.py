@@ -1,0 +1,166 @@
+"""What is measured over a whole volume, block by block, always in the same way?
+
+Statistics decide voxels, so they must not depend on who measures them. A volume is cut into *fixed blocks* (planes along the
+first spatial axis, see :func:`statistic_blocks`), and a statistic folds them in order in float64. Loading a volume and streaming
+it therefore give the same numbers to the last bit.
+
+A statistic is a frozen value that can be compared, so that two stages that need the same one share a pass.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from mlarray.errors import TransformError
+from mlarray.region import Region
+from mlarray.sources.base import NDArray
+
+STATISTIC_BLOCK_ELEMENTS = 1 << 20
+"""Most elements of a fixed block: 8 MiB as float64. Part of the definition of every statistic."""
+
+Block: TypeAlias = tuple[NDArray, NDArray | None]
+"""Voxels ``[C, spatial...]`` and, where the statistic has a mask, the mask ``[1 or C, spatial...]`` in the same region."""
+Blocks: TypeAlias = Callable[[], Iterator[Block]]
+"""Gives the fixed blocks in order; each call is another pass over the volume."""
+
+
+class Statistic(Protocol):
+    """A number, or several, about a whole volume."""
+
+    @property
+    def mask(self) -> str | None:
+        """Name of the group whose non-zero voxels count, or None for all voxels."""
+
+    @property
+    def passes(self) -> int:
+        """How often the volume is read, for the explanation."""
+
+    def measure(self, blocks: Blocks) -> Any:
+        """Return the value."""
+
+
+@dataclass(frozen=True, slots=True)
+class MomentValues:
+    """What :class:`Moments` measures; NaN where the volume holds NaN.
+
+    Parameters
+    ----------
+    count : int
+        Number of voxels.
+    minimum, maximum : float
+        Exact: a Python int where float64 would round an integer.
+    mean, std : float
+        Standard deviation with ``n - 1``; 0 for fewer than two voxels. Of a constant volume exactly its value and 0.
+    """
+
+    count: int
+    minimum: float
+    maximum: float
+    mean: float
+    std: float
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Count, extremes, mean and deviation over channels and space.
+
+    Parameters
+    ----------
+    channels : tuple of int, optional
+        Default: all.
+    mask : str, optional
+        Only where this group is not 0.
+    """
+
+    channels: tuple[int, ...] | None = None
+    mask: str | None = None
+    passes = 1
+
+    def measure(self, blocks: Blocks) -> MomentValues:
+        """Fold the blocks by the parallel-variance formula (Chan, Golub, LeVeque 1979).
+
+        Raises
+        ------
+        TransformError
+            The mask is 0 everywhere.
+        """
+        with np.errstate(all="ignore"):  # NaN and infinities come through without a warning
+            return self._measure(blocks)
+
+    def _measure(self, blocks: Blocks) -> MomentValues:
+        count, mean, squares, low, high = 0, 0.0, 0.0, math.inf, -math.inf
+        for values in selected(blocks(), self.channels):
+            if not values.size:
+                continue
+            wide = values.astype(np.float64)
+            size, block_mean = wide.size, float(wide.mean())
+            wide -= block_mean
+            block_squares = float(np.square(wide, out=wide).sum())
+            delta, total = block_mean - mean, count + size
+            mean += delta * size / total
+            squares += block_squares + delta * delta * count * size / total
+            count = total
+            low = _least(low, _exact(values.min()))
+            high = -_least(-high, -_exact(values.max()))
+        if not count:
+            refuse_empty_mask(self.mask)
+            return MomentValues(0, math.nan, math.nan, math.nan, math.nan)
+        if low == high and math.isfinite(low):
+            return MomentValues(count, low, high, float(low), 0.0)
+        return MomentValues(count, low, high, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
+
+
+def refuse_empty_mask(mask: str | None) -> None:
+    """Refuse a mask that selects no voxel.
+
+    Raises
+    ------
+    TransformError
+        There is a mask.
+    """
+    if mask is not None:
+        raise TransformError(
+            f"Group {mask!r} is 0 everywhere: there is no voxel to measure.", hint="Leave this case out, or the mask."
+        )
+
+
+def statistic_blocks(channels: int, shape: tuple[int, ...]) -> Iterator[Region]:
+    """Yield the fixed blocks of a volume: boxes in array order of at most :data:`STATISTIC_BLOCK_ELEMENTS` elements.
+
+    Planes along the first axis are taken together while they fit; a plane that does not fit is cut along the next axis.
+    """
+    yield from _cut(Region.full(shape), 0, max(1, channels))
+
+
+def selected(blocks: Iterator[Block], channels: tuple[int, ...] | None) -> Iterator[NDArray]:
+    """Yield the voxels that count: of some channels, where the mask is not 0 (then one-dimensional, in array order)."""
+    for block, mask in blocks:
+        voxels = block if channels is None else block[list(channels)]
+        yield voxels if mask is None else voxels[np.broadcast_to(mask != 0, voxels.shape)]
+
+
+def _cut(region: Region, axis: int, channels: int) -> Iterator[Region]:
+    if region.is_empty():
+        return
+    shape = region.shape
+    per_step = channels * math.prod(shape[:axis]) * math.prod(shape[axis + 1 :])
+    steps = STATISTIC_BLOCK_ELEMENTS // per_step
+    if steps >= 1 or axis == len(shape) - 1:
+        yield from region.split(axis, max(1, steps))
+        return
+    for piece in region.split(axis, 1):
+        yield from _cut(piece, axis + 1, channels)
+
+
+def _exact(value: Any) -> float:
+    number = float(value)
+    return number if not isinstance(value, np.integer) or int(number) == int(value) else int(value)
+
+
+def _least(a: float, b: float) -> float:
+    return b if math.isnan(b) or b < a else a
