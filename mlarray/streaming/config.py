@@ -91,7 +91,7 @@ def load_yaml(path: str | Path) -> Any:
     class Loader(yaml.SafeLoader):
         def compose_node(self, parent: Any, index: Any) -> Any:
             if self.check_event(yaml.AliasEvent):
-                raise yaml.composer.ComposerError(None, None, "aliases are not read", self.peek_event().start_mark)
+                raise yaml.composer.ComposerError(None, None, "aliases are not read", None)
             return super().compose_node(parent, index)
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  as YAML calls it

@@ -64,7 +64,9 @@ def _planned(
 
     try:
         with open_source(file) as source:
-            told = plan(source, chain, patch_size=patch, strict=strict, case=str(file), measure=False).explain()
+            planned = plan(
+                source, chain, patch_size=patch, strict=strict, case=str(file), measure=False, opener=open_source
+            ).explain()
     except (MLArrayError, OSError) as error:
         return f"{file}: {error}", {"case": str(file), "error": str(error)}
     return str(told), told.as_dict()

@@ -6,6 +6,7 @@ import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -119,7 +120,7 @@ class NoiseField(Transform):
         for channel, slab in itertools.product(range(len(block)), slabs(context.target)):
             mixed = normal_field(key_of(self.key, channel), _linear_indices(slab, context.before.shape))
             mixed *= self.noise
-            place = (channel, *slab.relative_to(context.target).slices)
+            place: Any = (channel, *slab.relative_to(context.target).slices)
             mixed += block[place].astype(np.float64) * self.signal
             out[place] = mixed
         return out
