@@ -64,7 +64,7 @@ def _planned(
 
     try:
         with open_source(file) as source:
-            planned = plan(
+            told = plan(
                 source, chain, patch_size=patch, strict=strict, case=str(file), measure=False, opener=open_source
             ).explain()
     except (MLArrayError, OSError) as error:

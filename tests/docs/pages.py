@@ -23,7 +23,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 CODE = ("python", "bash")
-LANGUAGES = (*CODE, "text", "json", "toml")
+LANGUAGES = (*CODE, "text", "json", "toml", "yaml")
 _FENCE = re.compile(r"^(?P<fence>`{3,})(?P<info>[^`\n]*)\n(?P<body>.*?)^(?P=fence)[ ]*$", re.MULTILINE | re.DOTALL)
 _HIDDEN = re.compile(r"^<!-- setup\n(?P<body>.*?)^-->[ ]*$", re.MULTILINE | re.DOTALL)
 
