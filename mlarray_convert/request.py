@@ -181,6 +181,11 @@ class Request:
                 f"Only OME-Zarr is written to a remote store, not {self.target.title}: got {self.output}.",
                 hint="Add --to ome-zarr, or write into a folder.",
             )
+        if self.shard is not None and self.store is not None:
+            raise UsageError(
+                f"Parts of a data set cannot all be written into {self.output}: one file has one writer.",
+                hint="Write a file per case into a folder, or leave --shard out.",
+            )
         if self.item == "":
             raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:

@@ -136,3 +136,10 @@ def test_a_number_of_workers_is_for_this_machine_only() -> None:
     assert make_request("d", scheduler="local", workers=2).workers == 2
     with pytest.raises(UsageError, match="--workers 2 does not go with --scheduler tcp://host:1"):
         make_request("d", scheduler="tcp://host:1", workers=2)
+
+
+def test_parts_are_not_written_into_one_common_file(tmp_path: Path) -> None:
+    (tmp_path / "d").mkdir()
+    with pytest.raises(UsageError, match="one file has one writer"):
+        make_request([tmp_path / "d"], tmp_path / "all.h5", shard="1/2")
+    assert make_request([tmp_path / "d"], tmp_path / "all.h5").store == tmp_path / "all.h5"
