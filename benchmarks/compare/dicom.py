@@ -112,7 +112,7 @@ def by_compressing(folder: Path) -> float:
         voxels = source.read(source.spec.region)
     from mlarray.storage.options import StorageOptions
 
-    layout = StorageOptions().layout(source.spec)
+    layout = StorageOptions().layout_for(source.spec)
     cparams = blosc2.CParams(
         codec=blosc2.Codec.LZ4HC, clevel=5, filters=[blosc2.Filter.SHUFFLE], nthreads=2, typesize=2
     )
