@@ -429,7 +429,7 @@ def test_events_name_the_worker_of_a_case(data: Path) -> None:
 def test_a_large_compressed_case_within_a_small_limit_is_decoded_to_disk_once(tmp_path: Path) -> None:
     array = (np.arange(220 * 220 * 300) % 251).reshape(220, 220, 300).astype(np.int16)
     write_nifti(tmp_path / "d" / "a.nii.gz", array)
-    limit = "150MB"
+    limit = "158MB"
     assert run(["convert", str(tmp_path / "d"), "--dry-run", "--memory", limit, "--json", str(tmp_path / "j")]) == 0
     assert rows((tmp_path / "j").read_text())[0]["plan"]["decoded_to_disk_first"] is True
     assert convert(tmp_path / "d", memory=limit, verify="full").exit_code is ExitCode.OK
