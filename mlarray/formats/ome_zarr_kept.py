@@ -122,13 +122,12 @@ def read_kept(document: object, multiscale: Multiscale, shape: Sequence[int], dt
 
 def at_level(spec: ArraySpec, order: Sequence[int], level: Level, finest: Level, shape: Sequence[int]) -> ArraySpec:
     """Return the spec of a coarser level of an image whose finest one is known; ``shape`` in stored order."""
-    scale, offset = relation(level, finest)
+    scale, offset = relation(level, finest, spec.ndim)
     extents = [0] * spec.ndim
     factors, shifts = np.ones(spec.ndim), np.zeros(spec.ndim)
     for position, axis in enumerate(order):
         extents[axis] = shape[position]
-        if len(scale):
-            factors[axis], shifts[axis] = scale[position], offset[position]
+        factors[axis], shifts[axis] = scale[position], offset[position]
     geometry = spec.geometry
     if geometry is not None:
         spaces = list(spec.spatial)

@@ -146,13 +146,10 @@ def geometry_of(axes: Sequence[FileAxis], level: Level) -> tuple[Geometry | None
     return checked_geometry(affine, frame, frozenset(known)), ()
 
 
-def relation(level: Level, finest: Level) -> tuple[np.ndarray, np.ndarray]:
+def relation(level: Level, finest: Level, ndim: int) -> tuple[np.ndarray, np.ndarray]:
     """Return scale and offset, per axis, that turn an index of a level into one of the finest level."""
-    count = len(level.scale or finest.scale or ())
-    fine, own = (np.ones(count) if one.scale is None else np.array(one.scale) for one in (finest, level))
-    first, start = (
-        np.zeros(count) if one.translation is None else np.array(one.translation) for one in (finest, level)
-    )
+    fine, own = (np.ones(ndim) if one.scale is None else np.array(one.scale) for one in (finest, level))
+    first, start = (np.zeros(ndim) if one.translation is None else np.array(one.translation) for one in (finest, level))
     divisor = np.where(fine == 0, 1.0, fine)
     return own / divisor, (start - first) / divisor
 

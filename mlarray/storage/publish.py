@@ -21,6 +21,7 @@ from mlarray.errors import UsageError
 
 PART_SUFFIX = ".part"
 _FLUSHES = 8
+_REMOVALS = 20
 # From linux/fcntl.h, linux/fs.h and macOS's sys/stdio.h.
 _AT_FDCWD, _RENAME_EXCHANGE, _RENAME_SWAP = -100, 2, 2
 _counter = itertools.count()
@@ -109,11 +110,24 @@ def part_path(final: Path) -> Path:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file, or a folder with all that is in it; links are removed, not followed. Nothing there is fine."""
-    if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path)
-    else:
+    """Remove a file, or a folder with all that is in it; links are removed, not followed. Nothing there is fine.
+
+    After an interrupt a thread may still be writing its last file into the folder: what appears meanwhile is removed too.
+    """
+    if not path.is_dir() or path.is_symlink():
         path.unlink(missing_ok=True)
+        return
+    for left in reversed(range(_REMOVALS)):
+        try:
+            shutil.rmtree(path)
+        except FileNotFoundError:
+            if not path.exists():
+                return
+        except OSError:
+            if not left:
+                raise
+        else:
+            return
 
 
 def flush_tree(folder: Path) -> None:

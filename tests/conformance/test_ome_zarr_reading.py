@@ -108,6 +108,14 @@ def test_no_translation_is_no_known_origin(tmp_path: Path) -> None:
     assert source.spec.geometry.known == {"spacing", "direction"}
 
 
+def test_a_translation_alone_is_no_place(tmp_path: Path) -> None:
+    entry = multiscale("yx")
+    entry["datasets"][0]["coordinateTransformations"] = [{"type": "translation", "translation": [5, 6]}]
+    _, source = load(write_image(tmp_path / "a.zarr", ramp(3, 4), entry))
+    assert source.spec.geometry is None
+    assert notes(source) == {"spacing-unknown"}
+
+
 def test_a_scale_of_zero_is_no_spacing(tmp_path: Path) -> None:
     _, source = load(write_image(tmp_path / "a.zarr", ramp(3, 4), multiscale("yx", [0, 250])))
     assert source.spec.geometry is None
