@@ -11,6 +11,7 @@ import contextlib
 import json
 import logging
 import tempfile
+import warnings
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -61,6 +62,7 @@ def quiet() -> Iterator[None]:
 def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
     """Yield a client of the cluster, or of a local one that ends with the block."""
     from distributed import Client
+    from distributed.versions import VersionMismatchWarning
 
     with contextlib.ExitStack() as stack:
         address = stack.enter_context(_local_cluster(local)) if local is not None else address_of(scheduler)
@@ -73,7 +75,9 @@ def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
                     f"No Dask scheduler answers at {address}: {' '.join(str(error).split()).rstrip('.')}.",
                     hint="Start one with `dask scheduler`, and workers with `dask worker ADDRESS`.",
                 ) from error
-        client = Client(address, set_as_default=False, name="mla")
+        with warnings.catch_warnings():  # of packages whose versions differ; those that matter are compared later
+            warnings.simplefilter("ignore", VersionMismatchWarning)
+            client = Client(address, set_as_default=False, name="mla")
         stack.callback(_close, client)
         try:
             client.wait_for_workers(1, timeout=WORKERS_SECONDS)
