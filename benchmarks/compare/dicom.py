@@ -7,7 +7,7 @@ Makes 500 slices of 512 x 512 (CT-like, 12 of 16 bits), or takes a folder, then 
 - *floor*: compressing the same voxels with blosc2 as the converter does (LZ4HC 5, SHUFFLE, same threads), from memory;
 - *convert*: one case converted to each target, from finding the files to the published file.
 
-Prints seconds, rates as a part of pydicom's, and the peak resident memory (``VmHWM``); JSON with ``--json FILE``.
+Prints seconds, rates as a part of pydicom's, processor time (all threads and imports) and peak memory; JSON with ``--json FILE``.
 
     python benchmarks/compare/dicom.py SCRATCH [--slices 500] [--syntax native|rle|jpegls|j2k] [--repeats 3] [--to mla,nifti]
 """
@@ -140,19 +140,22 @@ def by_converting(folder: Path, out: Path, target: str) -> float:
     return seconds
 
 
-def measured(kind: str, folder: Path, out: Path) -> tuple[float, float]:
-    """Run one measurement in a process of its own; return seconds and peak memory in MB."""
+def measured(kind: str, folder: Path, out: Path) -> tuple[float, float, float]:
+    """Run one measurement in a process of its own; return seconds, peak memory in MB and seconds of processor time."""
     command = [sys.executable, __file__, str(folder), "--only", kind, "--out", str(out)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = json.loads(answer.splitlines()[-1])
-    return found["seconds"], found["peak_mb"]
+    return found["seconds"], found["peak_mb"], found["cpu"]
 
 
 def one(kind: str, folder: Path, out: Path) -> dict[str, float]:
     """Measure in this process."""
     whats = {"pydicom": by_pydicom, "read": by_reading, "floor": by_compressing}
+    before = resource.getrusage(resource.RUSAGE_SELF)
     seconds = whats[kind](folder) if kind in whats else by_converting(folder, out, kind)
-    return {"seconds": seconds, "peak_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1000}
+    after = resource.getrusage(resource.RUSAGE_SELF)
+    cpu = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+    return {"seconds": seconds, "peak_mb": after.ru_maxrss / 1000, "cpu": cpu}
 
 
 def main() -> None:
@@ -179,22 +182,21 @@ def main() -> None:
             make_series(folder, options.slices, options.extent, options.syntax)
     count = sum(1 for path in folder.iterdir() if path.is_file())
     kinds = ["pydicom", "read", "floor", *options.to.split(",")]
-    times: dict[str, list[tuple[float, float]]] = {kind: [] for kind in kinds}
+    times: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
     for _ in range(options.repeats):
         for kind in kinds:
             out = options.scratch / "out"
             times[kind].append(measured(kind, folder, out))
             shutil.rmtree(out, ignore_errors=True)
-    base = [seconds for seconds, _ in times["pydicom"]]
+    base = [seconds for seconds, _, _ in times["pydicom"]]
     print(f"{count} slices, {options.syntax}, {options.repeats} repeats")
     for kind in kinds:
-        ratios = [first / seconds for first, (seconds, _) in zip(base, times[kind], strict=True)]
-        peak = max(memory for _, memory in times[kind])
-        median = statistics.median(seconds for seconds, _ in times[kind])
-        spread = f"{min(ratios):.2f}-{max(ratios):.2f}"
-        print(
-            f"{kind:10} {median:7.2f} s  {statistics.median(ratios):5.2f} of pydicom's rate ({spread})  peak {peak:.0f} MB"
-        )
+        ratios = [first / seconds for first, (seconds, _, _) in zip(base, times[kind], strict=True)]
+        median = statistics.median(seconds for seconds, _, _ in times[kind])
+        peak = max(memory for _, memory, _ in times[kind])
+        cpu = statistics.median(used for _, _, used in times[kind])
+        rate = f"{statistics.median(ratios):.2f} of pydicom's rate ({min(ratios):.2f}-{max(ratios):.2f})"
+        print(f"{kind:10} {median:7.2f} s  {rate}  processor {cpu:.2f} s  peak {peak:.0f} MB")
     if options.json:
         options.json.write_text(json.dumps(times), encoding="ascii")
 

@@ -64,6 +64,11 @@ def open_source(path: Path, *, item: str | None = None) -> DicomSource:
     ------
     FormatError
         When there is no volume, several and no name, or the volume cannot be read; the message lists or says it.
+
+    Notes
+    -----
+    Colour images, Siemens mosaics, segmentation objects, whole-slide images and series with missing slices are refused; header
+    fields that identify a person are not kept. Values go through slope and intercept, not through windows or lookup tables.
     """
     found = survey(files_below(path) if path.is_dir() else [path])
     named = _named_from(path, found)

@@ -303,7 +303,7 @@ def _finished(
     if frames[0].instance.pixels.photometric == "MONOCHROME1":
         told.append(
             Note(
-                "monochrome1",
+                "low-is-bright",
                 "PhotometricInterpretation is MONOCHROME1: low values are bright; they were kept as they are.",
             )
         )

@@ -358,7 +358,7 @@ def _pydicom_decoder(syntax: str) -> Any | None:
 
     try:
         decoder = get_decoder(UID(syntax, validation_mode=IGNORE))
-    except RuntimeError:  # it says that there is none
+    except RuntimeError:  # there is no decoder of that name
         return None
     return decoder if decoder.is_available else None
 

@@ -346,7 +346,7 @@ def test_dcm_15_monochrome1_is_kept_as_it_is(tmp_path: Path) -> None:
     source = only(tmp_path)
     assert everything(source).ravel().tolist() == [0, 1, 2, 4095]
     assert source.info.header["PhotometricInterpretation"] == "MONOCHROME1"
-    assert "monochrome1" in codes(source)
+    assert "low-is-bright" in codes(source)
 
 
 # --- geometry -------------------------------------------------------------------------------------------------------
