@@ -26,6 +26,7 @@ from tests.cli.samples import ROOT, files_below
 
 IDENTIFIER = "nnUNetPlans_3d_fullres"
 SHAPE = (1, 12, 20, 24)
+DAMAGED = {"dtype": "<u2", "labels": [1], "counts": [2], "voxels": bytes(8)}
 
 
 def opened(path: Path) -> BloscStore:
@@ -324,7 +325,7 @@ def test_an_image_without_properties_says_where_they_come_from(tmp_path: Path) -
     assert "mla convert" in (caught.value.hint or "")
 
 
-@pytest.mark.parametrize("record", [None, "text", {"dtype": "O", "labels": [1], "voxels": [b""]}, {"dtype": "<u2"}])
+@pytest.mark.parametrize("record", [None, "text", {"dtype": "O"}, {"dtype": "<u2"}, DAMAGED])
 def test_locations_that_were_lost_or_damaged_are_an_error_not_a_silence(
     folder: Path, tmp_path: Path, record: object
 ) -> None:
