@@ -194,15 +194,14 @@ def _restored_locations(record: object) -> dict[object, object]:
         fields = cast("dict[str, Any]", record)
         kind = np.dtype({"<u2": "<u2", "<u4": "<u4"}[fields["dtype"]])
         voxels = np.frombuffer(fields["voxels"], kind).astype(np.int64).reshape(-1, 4)
-        stops = list(accumulate(fields["counts"]))
-        if min(fields["counts"], default=0) < 0 or (stops[-1] if stops else 0) != len(voxels):
+        counts = [int(count) for count in fields["counts"]]
+        if min(counts, default=0) < 0 or sum(counts) != len(voxels):
             raise ValueError("the counts do not fit the voxels")
-        pairs = zip(fields["labels"], [0, *stops], stops, strict=False)
         return {
-            tuple(label) if isinstance(label, list) else label: voxels[start:stop] if stop > start else []
-            for label, start, stop in pairs
+            tuple(label) if isinstance(label, list) else label: voxels[stop - count : stop] if count else []
+            for label, count, stop in zip(fields["labels"], counts, accumulate(counts), strict=True)
         }
-    except (TypeError, KeyError, ValueError) as error:
+    except (TypeError, KeyError, ValueError, OverflowError) as error:
         raise FormatError("The record with the locations of the labels is damaged.", hint=_LOST) from error
 
 
