@@ -35,7 +35,7 @@ from mlarray.storage.remote import is_remote
 from mlarray_convert.request import Request
 
 _JUNK_NAMES = {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information"}
-_LABEL_FOLDER = re.compile(r"labels?(tr|ts|val)?", re.IGNORECASE)
+_LABEL_FOLDER = re.compile(r"labels?(tr|ts|val)?|gt_segmentations", re.IGNORECASE)
 _LABEL_STEM = re.compile(r"(.*[-_. ])?(seg|dseg|segmentation|labels?|labelmap|mask)", re.IGNORECASE)
 _IMAGE_FOLDER = re.compile(r"images(tr|ts|val)?", re.IGNORECASE)
 _CHANNEL = re.compile(r"(.+)_\d{4}")

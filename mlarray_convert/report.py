@@ -156,6 +156,7 @@ def plan_fields(plan: CasePlan) -> dict[str, object]:
         "tile": list(plan.tiles.tile),
         "tiles": len(plan.tiles),
         "decoded_to_disk_first": plan.spool,
+        "chunks_as_stored": plan.as_stored,
         "peak_bytes": plan.peak_bytes,
         "memory_bytes": plan.limit_bytes,
         "estimated_bytes": plan.estimated_bytes,

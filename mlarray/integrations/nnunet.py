@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 
@@ -18,11 +19,13 @@ from mlarray.axes import parse_axes
 from mlarray.errors import FormatError, MissingFileError
 from mlarray.formats import mla, nnunet_case
 from mlarray.formats.nnunet_geometry import placed
+from mlarray.metadata import decode
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
 from mlarray.storage.blosc import BloscStore
 from mlarray.storage.contents import LOCATIONS_RECORD
+from mlarray.storage.integrity import METADATA_RECORD
 from mlarray.storage.options import COMPRESSION_LEVEL
 
 _SUFFIX = ".mla"
@@ -196,13 +199,26 @@ def case_properties(image: MLArray) -> dict[str, object]:
     """
     store = image._array()
     locations = store.record(LOCATIONS_RECORD) if isinstance(store, BloscStore) else None
-    properties = nnunet_case.properties_of(image.meta.source.data, locations)
+    properties = nnunet_case.properties_of(_header(image), locations)
     if properties is None:
         raise FormatError(
             f"{image.filepath or 'The array'} holds no properties of nnU-Net.",
             hint="Convert the folder that nnU-Net has preprocessed with `mla convert`; the .pkl files must lie in it.",
         )
     return properties
+
+
+def _header(image: MLArray) -> Mapping[str, object]:
+    """Return ``meta.source``; where nobody has asked for the metadata yet, without making all of it, in half the time."""
+    if image._meta is None and isinstance(image._store, BloscStore):
+        try:
+            payload = image._store.record(METADATA_RECORD)
+            source = decode(payload).get("source") if isinstance(payload, bytes) else None
+        except FormatError:
+            source = None
+        if isinstance(source, Mapping) and isinstance(source.get("data"), Mapping):
+            return cast("Mapping[str, object]", source["data"])
+    return cast("Mapping[str, object]", image.meta.source.data)
 
 
 def register() -> None:

@@ -202,6 +202,12 @@ def plain_value(raw: bytes) -> object:
         return None
 
 
+def packed_value(value: object) -> bytes:
+    """Encode a plain value as :func:`plain_value` decodes it."""
+    packed: bytes = msgpack.packb(value)
+    return packed
+
+
 def _refuse_extension(code: int, data: bytes) -> object:
     raise ValueError(f"a msgpack extension of type {code} with {len(data)} bytes")
 

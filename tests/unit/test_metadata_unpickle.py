@@ -17,6 +17,7 @@ import pytest
 from mlarray.errors import FormatError
 from mlarray.metadata import METADATA_TABLE, Limits, Pending, decode, read_metadata, restricted_loads
 from mlarray.metadata.codec import gunzip_limited
+from mlarray.metadata.standins import ARRAY_TABLE
 from mlarray.metadata.unpickle import plain_tree
 
 
@@ -356,3 +357,72 @@ def test_values_a_container_decoded_are_limited_alike() -> None:
         plain_tree({"a": object()})
     with pytest.raises(FormatError, match="cannot be the key"):
         plain_tree({(1, 2): 3})
+
+
+def arrays(data: bytes, **limits: int) -> object:
+    return restricted_loads(data, table=ARRAY_TABLE, limits=Limits(**limits), keep_tuples=True)
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_arrays_of_every_protocol_keep_shape_dtype_and_values(protocol: int) -> None:
+    values = {
+        "c": np.arange(6).reshape(2, 3),
+        "f": np.asfortranarray(np.arange(6.0).reshape(2, 3)),
+        "empty": np.zeros((0, 4), np.int64),
+        "nothing": np.array(3.5),
+        "big": np.arange(3, dtype=">i4"),
+        "text": np.array(["a", "bcd"]),
+        "flags": np.array([True, False]),
+    }
+    found = arrays(pickle.dumps(values, protocol))
+    assert isinstance(found, dict)
+    for name, value in values.items():
+        np.testing.assert_array_equal(found[name], value)
+        assert (found[name].dtype, found[name].shape) == (value.dtype, value.shape)
+        assert found[name].flags.owndata
+
+
+@pytest.mark.parametrize("protocol", range(6))
+def test_tuples_stay_tuples_and_may_be_keys_where_they_are_asked_for(protocol: int) -> None:
+    value = {(1, 2): [(3, (4, 5))], "empty": (), 7: np.float64(0.5), "bytes": b"x"}
+    assert arrays(pickle.dumps(value, protocol)) == value
+    with pytest.raises(FormatError, match="no plain value"):
+        restricted_loads(pickle.dumps(value, protocol), table=ARRAY_TABLE)
+
+
+HOSTILE_ARRAYS = {
+    "array of objects": pickle.dumps(np.array([object()])),
+    "array of records": pickle.dumps(np.zeros(2, "i4,f4")),
+    "array of times": pickle.dumps(np.zeros(2, "M8[s]")),
+    "array that was never filled": b"\x80\x04"
+    + name("numpy.core.multiarray", "_reconstruct")
+    + name("numpy", "ndarray")
+    + b"K\x00\x85C\x01b\x87R.",
+    "call of ndarray": b"\x80\x04" + name("numpy", "ndarray") + b"K\x05\x85R.",
+    "ndarray as a value": b"\x80\x04" + name("numpy", "ndarray") + b".",
+    "array with fewer bytes than its shape": pickle.dumps(np.zeros(4, "i4")).replace(b"K\x04\x85", b"K\x05\x85"),
+    "array with a hostile state": b"\x80\x04"
+    + name("numpy.core.multiarray", "_reconstruct")
+    + name("numpy", "ndarray")
+    + b"K\x00\x85C\x01b\x87R}b.",
+    "buffer as a value": pickle.dumps(bytearray(b"x"), 5),
+    "buffer out of the band": b"\x80\x05\x97.",
+    "encoding of another kind": b"\x80\x04" + name("_codecs", "encode") + text("x") + text("rot13") + b"\x86R.",
+    "numbers of pydicom": b"\x80\x04" + name("pydicom.valuerep", "IS") + b"K\x07\x85\x81.",
+    "array as a key": b"\x80\x04}" + pickle.dumps(np.zeros(1))[2:-1].replace(b"\x95", b"\x95", 1) + b"K\x01s.",
+    "deep tuple as a key": b"\x80\x04}" + b")" + b"\x85" * 5 + b"K\x01s.",
+    "long tuple as a key": pickle.dumps({tuple(range(2000)): 1}),
+    "many tuples as keys": pickle.dumps({(number,): 1 for number in range(2000)}),
+    "tuple with a large number as a key": pickle.dumps({(2**61,): 1}),
+}
+
+
+@pytest.mark.parametrize("data", HOSTILE_ARRAYS.values(), ids=HOSTILE_ARRAYS)
+def test_what_is_no_array_of_numbers_or_short_key_is_refused(data: bytes) -> None:
+    with pytest.raises(FormatError):
+        arrays(data)
+
+
+def test_one_array_that_is_referred_to_often_does_not_multiply() -> None:
+    with pytest.raises(FormatError, match="bytes of text"):
+        arrays(pickle.dumps([np.zeros(1000)] * 1000), max_bytes=1_000_000)
