@@ -56,7 +56,7 @@ from mlarray_convert.plan import (
 )
 from mlarray_convert.record import is_ours, make_record, target_item, why_stale
 from mlarray_convert.request import CHUNK_FORMATS, IfExists, Request, Verify
-from mlarray_convert.verify import check_written
+from mlarray_convert.verify import check_written, refuse_damaged
 
 _PIECE_BYTES = 1 << 22
 _FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
@@ -134,6 +134,8 @@ def _is_series(source: Source) -> bool:
 def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str, warnings: list[str]) -> Outcome:
     case, request = job.case, job.request
     before = _versions(source)
+    if request.verify is not Verify.NONE and source.info.files and kept_layout(case, request, source) is None:
+        refuse_damaged(source)  # chunks that are kept are checked as they are copied
     values = _as_integers(source, limits, work) if _is_scanned(case, request, source) else source
     plan = plan_case(case, request, values, limits, dtype=values.spec.dtype.newbyteorder("="))
     warnings += _messages(plan.notes[len(source.info.notes) :])

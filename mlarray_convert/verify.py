@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from mlarray.errors import IntegrityError, MLArrayError
+from mlarray.errors import FormatError, IntegrityError, MLArrayError
 from mlarray.formats.items import split_item
-from mlarray.formats.registry import format_of, items_of, module_of, open_as, open_source
+from mlarray.formats.registry import format_named, format_of, items_of, module_of, open_as, open_source
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
@@ -103,6 +103,25 @@ def check_written(
         raise IntegrityError(f"The file that was written cannot be read back: {error}", hint=_HINT) from error
 
 
+def refuse_damaged(source: Source) -> None:
+    """Raise where a source does not match the checksums that were stored with it; one without checksums is taken as it is.
+
+    Neither blosc2 nor zarr notices a flipped bit in what it decodes, and zarr takes a chunk that is missing for the fill value.
+
+    Raises
+    ------
+    FormatError
+        Naming what differs.
+    """
+    path, row = source.info.files[0], format_named(source.info.format)
+    if row.name in CHUNK_FORMATS:
+        problems = _differing_chunks(path)
+    else:
+        problems = _checked_by_format(path, row, item=source.info.item) or ()
+    if problems:
+        raise FormatError(" ".join(problems), hint="Restore it from a copy, or take it as it is with --verify none.")
+
+
 def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> FileCheck:
     """Check a file by its stored checksums, or by decoding all of it (every image, unless one is named) when it has none.
 
@@ -189,11 +208,23 @@ def _stored_checksums(path: Path, target: Format) -> tuple[str, ...]:
     return _checked_by_format(path, target) or ()
 
 
-def _checked_by_format(path: Path, row: Format) -> tuple[str, ...] | None:
+def _checked_by_format(path: Path, row: Format, *, item: str | None = None) -> tuple[str, ...] | None:
     """Return what does not match the checksums that a format stores in a way of its own; None where there are none."""
     check = getattr(module_of(row), "check_stored", None)
-    found: tuple[str, ...] | None = None if check is None else check(path)
+    found: tuple[str, ...] | None = None if check is None else check(path, item=item)
     return found
+
+
+def _differing_chunks(path: Path) -> tuple[str, ...]:
+    """Return what does not match the checksums of a file whose checksums hold for it; others are decoded as they are read."""
+    from mlarray.storage.blosc import open_store
+    from mlarray.storage.integrity import check, is_current
+
+    store = open_store(path, mmap_mode=None)
+    try:
+        return check(store).problems if is_current(store) else ()
+    finally:
+        store.close()
 
 
 def _checksum_state(path: Path) -> tuple[str, tuple[str, ...]]:

@@ -62,8 +62,15 @@ def plan_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
     return ZarrOptions.from_mapping(storage).layout(spec)
 
 
-def check_stored(path: Path) -> tuple[str, ...] | None:
+def check_stored(path: Path, *, item: str | None = None) -> tuple[str, ...] | None:
     """Compare every level of an image of ours with its checksum.
+
+    Parameters
+    ----------
+    path : Path
+        The folder.
+    item : str, optional
+        Only this level, ``""`` the finest. Of another image in the folder (``labels/...``) nothing is known.
 
     Returns
     -------
@@ -74,6 +81,10 @@ def check_stored(path: Path) -> tuple[str, ...] | None:
     if kept is None or not kept.checksums or is_remote(path):
         return None
     levels = [str(name) for name in kept.checksums]
+    if item is not None:
+        levels = levels[:1] if item == "" else [level for level in levels if level == item]
+    if not levels:
+        return None
     found = level_checksums(path, [level for level in levels if (path / level).is_dir()])
     return tuple(
         f"Level {level} of {node.place} does not match its checksum: it is damaged, or was changed after it was written."

@@ -278,3 +278,33 @@ def test_info_lists_images_and_says_how_one_is_stored(tmp_path: Path, capsys: py
     }
     assert described["file_bytes"] == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert open_source(path).info.record["tool"] == "mlarray"
+
+
+def test_a_source_that_lost_a_chunk_is_an_error_unless_told_to_take_it(tmp_path: Path) -> None:
+    voxels = np.random.default_rng(0).integers(1, 100, (40, 50, 60)).astype(np.int16)
+    MLArray(voxels, axes="zyx", spacing=(2, 1, 1)).save(tmp_path / "a.mla")
+    assert run(["convert", str(tmp_path / "a.mla"), "-o", str(tmp_path / "a.ome.zarr"), "--patch-size", "16"]) == 0
+    store = tmp_path / "a.ome.zarr"
+    next(path for path in sorted((store / "0" / "c").rglob("*")) if path.is_file()).unlink()
+    outcome = convert(store, tmp_path / "back.mla").outcomes[0]
+    assert outcome.status is Status.FAILED
+    assert "Level 0" in outcome.reason
+    assert "does not match its checksum" in outcome.reason
+    assert "--verify none" in outcome.reason
+    assert not (tmp_path / "back.mla").exists()
+    assert convert(store, tmp_path / "back.mla", verify="none").outcomes[0].status is not Status.FAILED
+    # Another level is not concerned.
+    assert convert(store, tmp_path / "level.mla", item="1").outcomes[0].status is not Status.FAILED
+
+
+def test_a_source_with_a_changed_chunk_is_an_error_when_it_is_stored_anew(tmp_path: Path) -> None:
+    voxels = np.random.default_rng(0).integers(1, 100, (40, 50, 60)).astype(np.int16)
+    path = tmp_path / "a.mla"
+    MLArray(voxels, patch_size=16, axes="zyx").save(path)
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    outcome = convert(path, tmp_path / "a.nii.gz").outcomes[0]
+    assert outcome.status is Status.FAILED
+    assert "chunks do not match their checksums" in outcome.reason or "cannot be decoded" in outcome.reason
+    assert not (tmp_path / "a.nii.gz").exists()
