@@ -11,8 +11,6 @@ import importlib.metadata
 import json
 import os
 import subprocess
-import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +20,10 @@ import pytest
 from mlarray_convert import convert
 
 from . import nnunet_cases_path
+from .environment import make_environment
 
 pytestmark = pytest.mark.slow
 
-INSTALL_TIMEOUT_SECONDS = 240
 RUN_TIMEOUT_SECONDS = 300
 ROOT = Path(__file__).parents[2]
 # Without their dependencies, which would be gigabytes and have no part in loading.
@@ -51,7 +49,17 @@ Run = Callable[..., Any]
 def nnunet(tmp_path_factory: pytest.TempPathFactory) -> Run:
     """Run ``nnunet_cases.py`` where nnU-Net is installed."""
     given = os.environ.get("MLARRAY_NNUNET_PYTHON")
-    python = Path(given) if given else _environment(tmp_path_factory.mktemp("nnunet") / "env")
+    python = (
+        Path(given)
+        if given
+        else make_environment(
+            tmp_path_factory.mktemp("nnunet") / "env",
+            "nnU-Net",
+            ("--no-deps", *ALONE),
+            WITH_DEPENDENCIES,
+            check="import torch, nnunetv2",
+        )
+    )
     folder = tmp_path_factory.mktemp("runs")
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
 
@@ -69,29 +77,6 @@ def nnunet(tmp_path_factory: pytest.TempPathFactory) -> Run:
         return json.loads(done.stdout.splitlines()[-1]) if done.stdout.strip() else None
 
     return run
-
-
-def _environment(folder: Path) -> Path:
-    venv.create(folder, with_pip=True, symlinks=sys.platform != "win32")
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
-    try:
-        for command in (
-            [*pip, "--no-deps", *ALONE],
-            [*pip, *WITH_DEPENDENCIES],
-            [python, "-c", "import torch, nnunetv2"],
-        ):
-            subprocess.run(
-                command,
-                check=True,
-                capture_output=True,
-                text=True,
-                timeout=INSTALL_TIMEOUT_SECONDS,
-                stdin=subprocess.DEVNULL,
-            )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"nnU-Net cannot be installed here: {str(error.stderr)[-300:]}")
-    return python
 
 
 @pytest.fixture(scope="module")

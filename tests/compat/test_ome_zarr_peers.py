@@ -9,8 +9,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import sys
-import venv
 import zlib
 from pathlib import Path
 from typing import Any
@@ -28,11 +26,12 @@ from mlarray.sources.memory import ArraySource
 from mlarray.sources.tiles import plan_tiles
 from mlarray.spec import ArraySpec
 
+from .environment import make_environment
+
 pytestmark = pytest.mark.slow
 
 READER = Path(__file__).with_name("ome_zarr_reader.py")
 PEERS = ["ome-zarr-models>=1.5", "ngff-zarr>=0.30", "tensorstore>=0.1.70"]
-INSTALL_TIMEOUT_SECONDS = 240
 RUN_TIMEOUT_SECONDS = 300
 TURNED = np.array([[0, 0, -2, 5], [3, 0, 0, -7.25], [0, -4, 0, 11], [0, 0, 0, 1]], dtype=np.float64)  # P, I, R in LPS
 STANDARD = np.array([[0, 0, 0.7, 5], [0, 0.7, 0, -7.25], [2.5, 0, 0, 11], [0, 0, 0, 1]], dtype=np.float64)
@@ -72,7 +71,9 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
         sink = ome_zarr.open_sink(folder / name, spec, SourceInfo(is_seg=is_seg or None), SinkOptions(storage))
         copy(ArraySource(array, spec), sink, plan_tiles(spec, sink.chunks, access=sink.access))
         sink.publish()
-    python = os.environ.get("MLARRAY_OME_ZARR_PEERS") or str(_environment(folder))
+    python = os.environ.get("MLARRAY_OME_ZARR_PEERS") or str(
+        make_environment(folder / "environment", "The peers of OME-Zarr", PEERS)
+    )
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     done = subprocess.run(
         [python, "-W", "ignore", READER, folder],
@@ -84,24 +85,6 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, dict[str, Any]
     )
     assert done.returncode == 0, done.stderr
     return folder, json.loads(done.stdout.splitlines()[-1])
-
-
-def _environment(folder: Path) -> Path:
-    place = folder / "environment"
-    venv.create(place, with_pip=True, symlinks=sys.platform != "win32")
-    python = place / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
-    try:
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", *PEERS],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"The peers cannot be installed here: {str(error.stderr)[-300:]}")
-    return python
 
 
 @pytest.mark.parametrize("name", list(cases()))

@@ -10,8 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
-import venv
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,11 +26,11 @@ from mlarray.storage.blosc import open_store
 from mlarray.storage.integrity import IntegrityState
 
 from . import cases
+from .environment import make_environment
 
 pytestmark = pytest.mark.slow
 
 RELEASE = "0.0.54"
-INSTALL_TIMEOUT_SECONDS = 300
 RUN_TIMEOUT_SECONDS = 300
 Described = dict[str, dict[str, Any]]
 Theirs = Callable[..., str]
@@ -44,20 +42,8 @@ STORAGE_CHOICES = ("blosc2",)
 def theirs(tmp_path_factory: pytest.TempPathFactory) -> Theirs:
     """Run ``cases.py`` with the released package."""
     folder = tmp_path_factory.mktemp("released") / "env"
-    venv.create(folder, with_pip=True, symlinks=sys.platform != "win32")
-    python = folder / ("Scripts/python.exe" if sys.platform == "win32" else "bin/python")
     wanted = [f"mlarray=={RELEASE}", *(f"{name}=={importlib.metadata.version(name)}" for name in ("blosc2", "numpy"))]
-    try:
-        subprocess.run(
-            [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input", *wanted],
-            check=True,
-            capture_output=True,
-            text=True,
-            timeout=INSTALL_TIMEOUT_SECONDS,
-            stdin=subprocess.DEVNULL,
-        )
-    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
-        pytest.skip(f"mlarray {RELEASE} cannot be installed here: {str(error.stderr)[-300:]}")
+    python = make_environment(folder, f"mlarray {RELEASE}", wanted)
 
     def run(*arguments: object) -> str:
         done = subprocess.run(
