@@ -13,6 +13,7 @@ from typing import Any
 
 from mlarray.formats.items import Item
 from mlarray.formats.ome_zarr_axes import stored_axes
+from mlarray.formats.ome_zarr_images import Image, find, images
 from mlarray.formats.ome_zarr_images import items as _items
 from mlarray.formats.ome_zarr_options import ZarrOptions
 from mlarray.formats.ome_zarr_read import OmeZarrSource, kept_of
@@ -63,31 +64,40 @@ def plan_layout(spec: ArraySpec, storage: Mapping[str, Any]) -> Layout:
 
 
 def check_stored(path: Path, *, item: str | None = None) -> tuple[str, ...] | None:
-    """Compare every level of an image of ours with its checksum.
+    """Compare levels of images of ours with their checksums.
 
     Parameters
     ----------
     path : Path
         The folder.
     item : str, optional
-        Only this level, ``""`` the finest. Of another image in the folder (``labels/...``) nothing is known.
+        Only this level of this image (``""`` is the finest of the image at the root). By default every level of every image.
 
     Returns
     -------
     tuple of str or None
         One sentence per level that differs; None where there are no checksums.
     """
-    node, kept = kept_of(path)
-    if kept is None or not kept.checksums or is_remote(path):
+    if is_remote(path):
         return None
-    levels = [str(name) for name in kept.checksums]
-    if item is not None:
-        levels = levels[:1] if item == "" else [level for level in levels if level == item]
-    if not levels:
+    if item is None:
+        results = [_differing_levels(path, image) for image in images(path)]
+    else:
+        image = find(path, item)
+        results = [_differing_levels(path, image, level=image.level)]
+    known = [result for result in results if result is not None]
+    return tuple(sentence for result in known for sentence in result) if known else None
+
+
+def _differing_levels(root: Path, image: Image, *, level: int | None = None) -> tuple[str, ...] | None:
+    kept = kept_of(image)
+    if kept is None or not kept.checksums:
         return None
-    found = level_checksums(path, [level for level in levels if (path / level).is_dir()])
+    folder = root / image.node.path
+    levels = [str(name) for name in kept.checksums][slice(level, None if level is None else level + 1)]
+    found = level_checksums(folder, [name for name in levels if (folder / name).is_dir()])
     return tuple(
-        f"Level {level} of {node.place} does not match its checksum: it is damaged, or was changed after it was written."
-        for level in levels
-        if found.get(level) != kept.checksums[level]
+        f"Level {name} of {image.node.place} does not match its checksum: it is damaged, or was changed after it was written."
+        for name in levels
+        if found.get(name) != kept.checksums[name]
     )

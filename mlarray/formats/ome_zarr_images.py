@@ -54,7 +54,12 @@ def items(root: Path) -> tuple[Item, ...]:
     FormatError
         When there is no hierarchy, or a plate.
     """
-    return tuple(Item(image.item, _title(image)) for image in _images(_root(root)))
+    return tuple(Item(image.item, _title(image)) for image in images(root))
+
+
+def images(root: Path) -> tuple[Image, ...]:
+    """Return the images that :func:`items` lists, each at its finest level."""
+    return tuple(_images(_root(root)))
 
 
 def find(root: Path, item: str | None) -> Image:
@@ -73,17 +78,16 @@ def find(root: Path, item: str | None) -> Image:
         When there is none of that name, or several and no name; the message lists them.
     """
     if item is None or not item.strip("/"):
-        images = list(_images(_root(root)))
-        if images and images[0].item == "":
-            return images[0]
-        chosen = pick_item(root, [Item(image.item, _title(image)) for image in images], item or None)
-        return next(image for image in images if image.item == chosen.name)
+        known = images(root)
+        if known and known[0].item == "":
+            return known[0]
+        chosen = pick_item(root, [Item(image.item, _title(image)) for image in known], item or None)
+        return next(image for image in known if image.item == chosen.name)
     path = joined("", item.strip("/"))
     found = _at(root, path)
     if found is not None:
         return found
-    known = items(root)
-    raise FormatError(f"{root} holds no image {item!r}; it has {listed(known)}.")
+    raise FormatError(f"{root} holds no image {item!r}; it has {listed(items(root))}.")
 
 
 def _at(root: Path, path: str) -> Image | None:

@@ -96,14 +96,13 @@ class _Described:
     levels: int
 
 
-def kept_of(root: Path) -> tuple[Node, Kept | None]:
-    """Return the image at the root of a hierarchy of ours, and what was kept with it."""
-    image = find(root, None)
+def kept_of(image: Image) -> Kept | None:
+    """Return what was kept with an image of ours."""
     if image.node.kind == "array":
-        return image.node, None
+        return None
     multiscale = read_multiscale(image_attributes(image.node.attributes))
     layout = stored(_array(image.node, multiscale.levels[0]))
-    return image.node, read_kept(image.node.attributes.get(KEY), multiscale, layout.shape, layout.dtype)
+    return read_kept(image.node.attributes.get(KEY), multiscale, layout.shape, layout.dtype)
 
 
 def _described(root: Path, image: Image) -> _Described:
