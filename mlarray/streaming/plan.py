@@ -19,7 +19,7 @@ from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
-from mlarray.streaming.volume_source import VolumeSource
+from mlarray.streaming.volume_source import ResidentVolume, VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
@@ -47,7 +47,7 @@ class Plan:
 
     def __init__(
         self,
-        source: VolumeSource,
+        source: VolumeSource | ResidentVolume,
         chain: Chain,
         groups: Mapping[str, VolumeSource],
         *,
@@ -56,16 +56,20 @@ class Plan:
         strict: bool,
         cost_limit: float,
         opener: Opener | None = None,
+        prefix: Plan | None = None,
     ) -> None:
         self.source = source
         self.chain = chain
         self.groups = dict(groups)
         self.opener = opener
+        self._patch_size, self._overlap = patch_size, overlap
         self.grid: PatchGrid = patch_grid(chain.result.shape, patch_size, overlap)
         declared = 0 if patch_size is None else patch_size
         self.patch_size = (declared,) * chain.result.ndim if isinstance(declared, int) else tuple(declared)
         self.verdict: Verdict = judge(chain, self.patch_size, strict=strict, cost_limit=cost_limit)
         self.strict = strict
+        self.cost_limit = cost_limit
+        self._prefix = prefix  # its stages are the first of these, and it measures for them
         self._volumes: list[Volume] = [chain.stored]
         self._measured: list[Measured] = []
         self._wholes: dict[int, NDArray] = {}
@@ -148,6 +152,41 @@ class Plan:
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
         return max(held)
 
+    def extended(self, transforms: Iterable[Transform]) -> Plan:
+        """Return the plan of a longer chain on the same source; what this plan measures, the other does not measure again."""
+        chain = resolve(self.chain.stored, [*(stage.transform for stage in self.chain.stages), *transforms])
+        return self._like(self.source, chain, prefix=self)
+
+    def held(self, array: NDArray) -> Plan:
+        """Return a plan without stages whose stored volume is this plan's result, held in memory.
+
+        Parameters
+        ----------
+        array : ndarray, shape (C, *result.shape)
+            What :meth:`read_whole` gives; not copied, and not to be changed.
+        """
+        source = ResidentVolume(array, self._resolved()[-1])
+        return self._like(source, resolve(source.volume, ()))
+
+    def release(self) -> None:
+        """Let go of results and decoded files that are kept in memory; a later read computes them again."""
+        with self._lock:
+            self._wholes.clear()
+            self.source.release()
+            for group in self.groups.values():
+                group.release()
+
+    def close(self) -> None:
+        """Close the files; a later read opens them again."""
+        self.source.close()
+        for group in self.groups.values():
+            group.close()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the results that are kept in memory now."""
+        return sum(array.nbytes for array in self._wholes.values())
+
     def inverse(self, prediction: Source, *, patch_size: int | Sequence[int] | None = None) -> Plan:
         """Return the plan that carries an array on the result's grid back to the stored grid.
 
@@ -193,6 +232,20 @@ class Plan:
             opener=self.opener,
         )
 
+    def _like(self, source: VolumeSource | ResidentVolume, chain: Chain, *, prefix: Plan | None = None) -> Plan:
+        """Return a plan with the settings and groups of this one."""
+        return Plan(
+            source,
+            chain,
+            self.groups,
+            patch_size=self._patch_size,
+            overlap=self._overlap,
+            strict=self.strict,
+            cost_limit=self.cost_limit,
+            opener=self.opener,
+            prefix=prefix,
+        )
+
     def _computed(self, length: int, target: Region) -> NDArray:
         volumes = self._resolved(length)
         stages, regions = self.chain.stages[:length], self.chain.fold(target, length)
@@ -215,6 +268,11 @@ class Plan:
         length = len(self.chain.stages) if length is None else length
         if len(self._measured) < length:
             with self._lock:
+                if self._prefix is not None:
+                    known = min(length, len(self._prefix.chain.stages))
+                    volumes = self._prefix._resolved(known)
+                    if len(self._measured) < known:
+                        self._volumes, self._measured = volumes[: known + 1], self._prefix._measured[:known]
                 for stage in self.chain.stages[len(self._measured) : length]:
                     volume = self._volumes[-1]
                     try:

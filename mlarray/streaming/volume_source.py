@@ -97,6 +97,15 @@ class VolumeSource:
         if prefetch is not None:
             prefetch([self._stored(region) for region in regions])
 
+    def release(self) -> None:
+        """Let go of a decoded file that is kept in memory."""
+        with self._lock:
+            self._decoded = None
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
+        self.source.close()
+
     def _stored(self, region: Region) -> Region:
         shape = self.source.spec.shape
         start, stop = [0] * len(shape), list(shape)
@@ -128,3 +137,40 @@ class VolumeSource:
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.Lock()
+
+
+class ResidentVolume:
+    """A volume in memory, read as ``[C, spatial...]``.
+
+    Parameters
+    ----------
+    array : ndarray, shape (C, spatial...)
+        Not copied, and not to be changed.
+    volume : Volume
+        What it is.
+    """
+
+    def __init__(self, array: NDArray, volume: Volume) -> None:
+        self.array = array
+        self.volume = volume
+        self.reads = 0
+        self.bytes_read = 0
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return self.volume.case or "the array"
+
+    def read(self, region: Region) -> NDArray:
+        """Return the voxels of a spatial region in an array of their own."""
+        self.reads += 1
+        return np.array(self.array[(slice(None), *region.slices)], order="C")
+
+    def prefetch(self, regions: Iterable[Region]) -> None:
+        """Nothing has to be announced."""
+
+    def release(self) -> None:
+        """Nothing is held beside the array."""
+
+    def close(self) -> None:
+        """Nothing is open."""

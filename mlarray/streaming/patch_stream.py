@@ -1,0 +1,394 @@
+"""How does a training, prediction or evaluation script get its patches?
+
+A :class:`PatchStream` binds a data set to chains, a sampler and an order. What a batch holds is a function of its number, the
+epoch and the seed; the regime of a case (:mod:`mlarray.streaming.case_plans`), the number of worker processes and the way they
+are started only decide how fast it comes and what stays in memory.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import sys
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from mlarray.errors import MLArrayError, UsageError
+from mlarray.region import Region
+from mlarray.sources.base import NDArray
+from mlarray.streaming.batch import Batch, Sample
+from mlarray.streaming.budget import memory_budget as read_budget
+from mlarray.streaming.case_plans import CasePlans, GroupChain, Recipe
+from mlarray.streaming.case_set import CaseSet, find_cases, split
+from mlarray.streaming.grid import Overlap, padded
+from mlarray.streaming.order import Batches, epoch_order, share
+from mlarray.streaming.patch_chain import apply_patch_transforms, check_patch_transforms
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.ranks import Rank, this_rank
+from mlarray.streaming.regimes import CaseEstimate, Decision, decide, evaluation_patch
+from mlarray.streaming.rules import Regime
+from mlarray.streaming.samplers import GridPatches, Sampler
+from mlarray.transforms.augmentations.lists import Lists
+from mlarray.transforms.base import Transform
+
+MODES = ("train", "predict", "evaluate")
+
+
+class PatchStream:
+    """Batches of preprocessed patches of a data set.
+
+    Parameters
+    ----------
+    dataset : str, Path, list of them, or CaseSet
+        See :func:`mlarray.streaming.find_cases`.
+    groups : mapping of str to (sequence of Transform or GroupChain)
+        What becomes of each group. All groups of a case must end on one grid: they share patches and draws.
+    patch_size : int, sequence of int or None
+        Of the result, per spatial axis in array order; 0 is free, None the whole volume (in evaluation: what the budget allows).
+    overlap : optional
+        Of the grid's patches, see :func:`mlarray.streaming.patch_grid`.
+    sampler : Sampler, optional
+        Which patches: :class:`GridPatches` (default), :class:`RandomPatches`, :class:`ForegroundPatches`.
+    mode : str
+        ``"train"``: shuffled, cached where the data set fits the budget. ``"predict"`` and ``"evaluate"``: one pass in order, whole
+        cases per rank, never cached; evaluation does not pad.
+    augmentations : sequence or mapping of AugmentationList
+        Copies of every case beside the case itself.
+    inline_augmentations : bool
+        Draw the copies anew in every epoch.
+    memory_budget : optional
+        See :func:`mlarray.streaming.memory_budget`.
+    shuffle : bool, optional
+        Default: in training.
+    shuffle_window : int, optional
+        Shuffle among this many cases at a time, so that a buffered case is loaded once for many patches.
+    lanes : int
+        Parts that a rank's order is cut into, taken in turn, batch by batch. With as many lanes as workers, each worker has cases of
+        its own; batches depend on lanes, never on workers.
+    batch_size : int
+        Patches per batch; the last batch may be smaller.
+    subset, validation, part
+        Which cases: see :func:`mlarray.streaming.find_cases` and :func:`mlarray.streaming.split`; ``part`` is ``"train"`` or
+        ``"validation"``.
+    seed : int
+        Of order, positions and draws.
+    rank, world_size : int, optional
+        Default: those of ``torch.distributed`` where it runs, else of the environment (``RANK``, ``WORLD_SIZE``), else one.
+    squeeze : bool
+        Drop spatial axes of extent 1 from batches.
+    strict, cost_limit
+        See :func:`mlarray.streaming.plan`.
+
+    Attributes
+    ----------
+    cases : CaseSet
+        The cases of this stream.
+    decision : Decision
+        What is cached, streamed and buffered, and why.
+    epoch : int
+        The current epoch, see :meth:`set_epoch`.
+
+    Raises
+    ------
+    UsageError
+        Arguments that do not fit together, or a budget that cannot hold what the chains need; nothing is read but headers.
+    """
+
+    def __init__(
+        self,
+        dataset: str | Path | Sequence[str | Path] | CaseSet,
+        groups: Mapping[str, Sequence[Transform] | GroupChain],
+        *,
+        patch_size: int | Sequence[int] | None,
+        overlap: Overlap = None,
+        sampler: Sampler | None = None,
+        mode: str = "train",
+        augmentations: Lists = (),
+        inline_augmentations: bool = False,
+        memory_budget: object = "auto",
+        shuffle: bool | None = None,
+        shuffle_window: int | None = None,
+        lanes: int = 1,
+        batch_size: int = 1,
+        subset: object = None,
+        validation: object = None,
+        part: str = "train",
+        seed: int = 0,
+        rank: int | None = None,
+        world_size: int | None = None,
+        squeeze: bool = False,
+        strict: bool = False,
+        cost_limit: float = COST_LIMIT,
+    ) -> None:
+        if mode not in MODES:
+            raise UsageError(f"mode is one of {', '.join(MODES)}, got {mode!r}.")
+        if part not in PARTS:
+            raise UsageError(f"part is one of {', '.join(PARTS)}, got {part!r}.")
+        if batch_size < 1 or lanes < 1:
+            raise UsageError(f"batch_size and lanes are numbers from 1 on, got {batch_size} and {lanes}.")
+        self.mode = mode
+        self.chains = {name: _chain(value) for name, value in groups.items()}
+        if not self.chains:
+            raise UsageError("groups names no group.", hint='Write groups={"CT": [...]}, a chain for each group.')
+        for name, chain in self.chains.items():
+            check_patch_transforms(
+                chain.patch_transforms,
+                where=f"groups.{name}.patch_transforms",
+                mode=mode,
+                case_chain=chain.transforms,
+            )
+        found = dataset if isinstance(dataset, CaseSet) else find_cases(dataset, groups=self._sources, subset=subset)
+        self.cases: CaseSet = found if validation is None else split(found, validation, seed=seed)[PARTS.index(part)]
+        self.rank = this_rank(rank, world_size)
+        self.seed, self.batch_size, self.lanes, self.squeeze = seed, batch_size, lanes, squeeze
+        self.shuffle = mode == "train" if shuffle is None else shuffle
+        self.shuffle_window = shuffle_window
+        self.inline_augmentations = inline_augmentations
+        self.sampler: Sampler = GridPatches(overlap) if sampler is None else sampler
+        recipe = Recipe(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
+        self._plans = CasePlans(self.cases.cases, recipe, capacity=max(batch_size + 1, shuffle_window or 0))
+        check_grids(self._plans)
+        budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
+        if mode == "evaluate" and patch_size is None:
+            self._plans.close()
+            recipe = replace(recipe, patch_size=patch_for_evaluation(self._plans, budget), overlap=0)
+            self._plans = CasePlans(self.cases.cases, recipe, capacity=batch_size + 1)
+        self.decision: Decision = decide(
+            estimates(self._plans, self.copies),
+            budget,
+            mode=mode,
+            world_size=self.rank.world_size,
+            batch_size=batch_size,
+            shuffle_window=shuffle_window,
+        )
+        self._plans.resident = self.decision.regime == "cache"
+        self._own_cases = self._cases_of_rank()
+        self._shapes: dict[tuple[int, int, int], tuple[int, ...]] = {}
+        self._locations: dict[int, ClassLocations] = {}
+        self.set_epoch(0)
+
+    # --- what there is -----------------------------------------------------------------------------------------------
+
+    @property
+    def copies(self) -> int:
+        """How many copies every case has, itself included."""
+        lists = self._plans.recipe.augmentations
+        return 1 + sum(one.nb for one in (lists.values() if isinstance(lists, Mapping) else lists))
+
+    @property
+    def patch_size(self) -> tuple[int, ...]:
+        """Spatial extents of a patch, as declared; 0 is free."""
+        return self._plans.base(0, self._first).patch_size
+
+    def __len__(self) -> int:
+        """Return the number of batches of this rank in an epoch."""
+        return len(self._batches)
+
+    def plan(self, case: int | str, group: str, copy: int = 0) -> Plan:
+        """Return the plan that reads a group of a case in this epoch: its grid, geometry, and the way back to the stored grid.
+
+        Parameters
+        ----------
+        case : int or str
+            Its number or name.
+        group : str
+            Name of the group in batches.
+        copy : int
+            0 is the case itself.
+        """
+        number = [one.name for one in self.cases.cases].index(case) if isinstance(case, str) else case
+        return self._plans.plan(number, group, copy, self._draws_of(self.epoch))
+
+    def explain(self) -> str:
+        """Return the decision, and for each group what is read and why. Reads headers only."""
+        return explained(self)
+
+    # --- the order of an epoch ---------------------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Go to the beginning of an epoch: another order, other positions, and, with ``inline_augmentations``, other draws."""
+        if epoch < 0:
+            raise UsageError(f"An epoch is a number from 0 on, got {epoch}.")
+        self.epoch, self.first_batch = epoch, 0
+        counts = [[self._count(case, copy) for copy in range(self.copies)] for case in self._own_cases]
+        self._order = epoch_order(counts, seed=self.seed, epoch=epoch, shuffle=self.shuffle, window=self.shuffle_window)
+        self._batches = share(len(self._order), batch_size=self.batch_size, lanes=self.lanes, **self._share)
+
+    def state(self, done: int) -> dict[str, object]:
+        """Return what :meth:`resume` needs after the first ``done`` batches of this epoch: a few plain values."""
+        return {"epoch": self.epoch, "batch": done, "stream": self._identity()}
+
+    def resume(self, state: Mapping[str, object]) -> None:
+        """Go to where a run stopped; the next loader, or iteration, begins there.
+
+        Raises
+        ------
+        UsageError
+            The state is of another stream: other cases, chains, seed, batch size or number of ranks.
+        """
+        epoch, batch = state.get("epoch"), state.get("batch")
+        if not isinstance(epoch, int) or not isinstance(batch, int) or state.get("stream") != self._identity():
+            raise UsageError(
+                f"The state {dict(state)} is not of this stream.",
+                hint="Resume with the cases, chains, seed, batch size and number of ranks of the run that stopped.",
+            )
+        self.set_epoch(epoch)
+        self.first_batch = batch
+
+    # --- patches -----------------------------------------------------------------------------------------------------
+
+    def batch(self, index: int) -> Batch:
+        """Return a batch of this epoch, whoever asks and whatever was asked before.
+
+        Parameters
+        ----------
+        index : int
+            0 to ``len(stream) - 1``.
+        """
+        positions, repeated = self._batches[index]
+        places = enumerate(zip(self._order[positions], repeated, strict=True))
+        samples = [self._sample(entry, place, repeated=bool(again)) for place, (entry, again) in places]
+        return Batch.of(samples)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the batches of this epoch from where the stream stands, computed in this process."""
+        for index in range(self.first_batch, len(self)):
+            if index + 1 < len(self):
+                self.announce(index + 1)
+            yield self.batch(index)
+
+    def announce(self, index: int) -> None:
+        """Tell storage which regions a batch will read, so that they load while something else is computed."""
+        positions, _ = self._batches[index]
+        for place, entry in enumerate(self._order[positions]):
+            case, copy, region = self._place(entry, place)
+            for group in self.chains:
+                plan = self._plans.copy_plan(case, group, copy, self._draws_of(self.epoch))
+                if not self._plans.resident and plan.verdict.regime is Regime.STREAM:
+                    plan.prefetch([region])
+
+    def prepare(self) -> None:
+        """Measure what patches need, once per case, and in the cache regime load every case: before workers are started."""
+        for case in self._own_cases:
+            for group in self.chains:
+                if self._plans.resident:
+                    self._plans.hold(case, group)
+                else:
+                    self._plans.measure(case, group)
+            self._class_locations(case)
+
+    def close(self) -> None:
+        """Close all files and let go of everything in memory; a later read begins anew."""
+        self._plans.close()
+
+    def loader(
+        self,
+        workers: int | None = None,
+        *,
+        pin_memory: bool = False,
+        context: str | None = None,
+        prefetch: int = 2,
+        torch: bool | None = None,
+    ) -> Any:
+        """Return an iterable over the batches of the current epoch, computed by worker processes.
+
+        Parameters
+        ----------
+        workers : int, optional
+            0 computes in this process. Default: 0 where all cases are cached, else one per processor, at most 4.
+        pin_memory : bool
+            Page-locked tensors, for copies to a GPU; with torch only.
+        context : str, optional
+            ``"fork"``, ``"spawn"`` or ``"forkserver"``. Default: the platform's.
+        prefetch : int
+            Batches per worker that are computed ahead.
+        torch : bool, optional
+            Tensors from a ``torch.utils.data.DataLoader`` (True), or numpy arrays from processes without torch (False). Default: with
+            torch where it is installed.
+        """
+        self.prepare()
+        count = self._workers() if workers is None else workers
+        if torch is None:
+            torch = importlib.util.find_spec("torch") is not None
+        if torch:
+            from mlarray.integrations.torch import torch_loader
+
+            return torch_loader(self, workers=count, pin_memory=pin_memory, context=context, prefetch=prefetch)
+        if pin_memory:
+            raise UsageError("pin_memory needs torch.", hint="Install it, or leave pin_memory out.")
+        from mlarray.streaming.loader import WorkerLoader
+
+        return WorkerLoader(self, workers=count, context=context, prefetch=prefetch)
+
+    # --- inside ------------------------------------------------------------------------------------------------------
+
+    @property
+    def _first(self) -> str:
+        return next(iter(self.chains))
+
+    @property
+    def _sources(self) -> list[str]:
+        return list(dict.fromkeys(chain.source or name for name, chain in self.chains.items()))
+
+    def _draws_of(self, epoch: int) -> int:
+        return epoch if self.inline_augmentations else 0
+
+    def _sample(self, entry: NDArray, place: int, *, repeated: bool) -> Sample:
+        case, copy, region = self._place(entry, place)
+        arrays, geometry = {}, {}
+        for group, chain in self.chains.items():
+            plan = self._plans.plan(case, group, copy, self._draws_of(self.epoch))
+            patch = extended_slices(plan, region, chain.extend_slice) if chain.extend_slice else plan.read(region)
+            if self.mode != "evaluate":
+                patch = padded(patch, plan.patch_size)
+            patch = apply_patch_transforms(chain.patch_transforms, patch, plan.volume)
+            if self.squeeze:
+                patch = patch.reshape(patch.shape[0], *(n for n in patch.shape[1:] if n != 1))
+            arrays[group], geometry[group] = patch, plan.geometry(region)
+        return Sample(arrays, self.cases.cases[case].name, copy, region, geometry, repeated)
+
+    def _place(self, entry: NDArray, place: int) -> tuple[int, int, Region]:
+        """Return case, copy and region of an entry that stands at a place of its batch."""
+        own, copy, number = (int(value) for value in entry)
+        case = self._own_cases[own]
+        ...
+
+    def _count(self, case: int, copy: int) -> int:
+        return self.sampler.count(self._shape(case, copy), self.patch_size)
+
+    def _shape(self, case: int, copy: int) -> tuple[int, ...]:
+        """Return the extents of a copy of a case: those of the first group."""
+        key = (case, copy, self._draws_of(self.epoch))
+        if key not in self._shapes:
+            volume = self._plans.base(case, self._first).result
+            for transform in self._plans.draws(case, self._first, copy, key[2]):
+                volume = transform.outcome(volume)
+            self._shapes[key] = volume.shape
+        return self._shapes[key]
+
+    @property
+    def _share(self) -> dict[str, int]:
+        """The share of this rank: of the order of all cases in training, of its own cases else."""
+        if self.mode == "train":
+            return {"rank": self.rank.rank, "world_size": self.rank.world_size}
+        return {"rank": 0, "world_size": 1}
+
+    def _cases_of_rank(self) -> tuple[int, ...]:
+        """Return the cases whose patches this rank may get: all in training; else whole cases, the largest dealt first."""
+        everyone = range(len(self.cases.cases))
+        if self.mode == "train" or self.rank.world_size == 1:
+            return tuple(everyone)
+        sizes = {case: math.prod(self._plans.base(case, self._first).result.shape) for case in everyone}
+        loads = [0] * self.rank.world_size
+        dealt: list[list[int]] = [[] for _ in loads]
+        for case in sorted(everyone, key=lambda one: (-sizes[one], one)):
+            rank = loads.index(min(loads))
+            loads[rank] += sizes[case]
+            dealt[rank].append(case)
+        return tuple(sorted(dealt[self.rank.rank]))
