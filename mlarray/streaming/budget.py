@@ -178,8 +178,8 @@ def launched_ranks(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def gib(amount: float) -> str:
-    """Return an amount of bytes as people read it here: GiB with two decimals."""
-    return f"{amount / GIB:.2f} GiB"
+    """Return an amount of bytes as people read it: GiB with two decimals, MiB where little would be left of it."""
+    return f"{amount / GIB:.2f} GiB" if amount >= GIB / 100 else f"{amount / (1 << 20):.2f} MiB"
 
 
 def _automatic(environment: Mapping[str, str], root: Path, ranks: int | None) -> Budget:

@@ -2,19 +2,21 @@
 
 A training set whose transformed cases fit the budget is *cached*: every case stays in memory. Otherwise, and always for
 prediction and evaluation, which go through the data once, a patch is computed from its region of the file (*stream*), or, where
-the chain does not allow that, cut from the whole result, which waits in a queue of a few cases (*buffer*). The voxels are the same.
+the chain does not allow that, cut from the whole result, which waits in a queue of a few cases (*buffer*). The voxels are the
+same.
 """
 
 from __future__ import annotations
 
 import math
+import re
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
-from enum import Enum
+from dataclasses import dataclass, replace
+from enum import StrEnum
 
 from mlarray.errors import MemoryLimitError, UsageError
-from mlarray.streaming.budget import GIB, Budget, gib
+from mlarray.streaming.budget import Budget, gib
 from mlarray.streaming.rules import Regime
 
 MOST_WORKERS = 4
@@ -32,7 +34,7 @@ EVALUATION_COPIES = 3.0
 _FLOAT_BYTES = 4
 
 
-class CaseRegime(Enum):
+class CaseRegime(StrEnum):
     """Where the patches of one copy of one group of a case come from."""
 
     CACHE = "cache"
@@ -186,7 +188,7 @@ def decide(
     told = _numbers(estimates, budget, resident, world_size)
     cached = resident + max(1, workers or 0) * sample
     if mode == "train" and cached <= budget.bytes:
-        said = f"every case stays in memory, {_processes(workers or 0)}; at most {gib(cached)} in all"
+        said = f"every case stays in memory, {_processes(workers or 0)}, at most {gib(cached)} in all"
         line = _lines({**told, "cache": said})
         return Decision(CaseRegime.CACHE, streams, places, workers or 0, cached, line)
     queued = sorted((one.queued_bytes for one in estimates if not one.all_stream), reverse=True)
@@ -197,16 +199,15 @@ def decide(
         raise _too_much(load, budget, count, mode=mode, window=window, batch_size=batch_size)
     why = _why(mode, cached)
     if not queued:
-        said = f"{why}, and all of it streams, {_processes(count)}; at most {gib(peak)} in all"
+        said = f"{why}; every case streams, {_processes(count)}, at most {gib(peak)} in all"
         return Decision(CaseRegime.STREAM, streams, places, count, peak, _lines({**told, "stream": said}))
     said = (
-        f"{why}, and {len(queued)} of {_counted(len(estimates), 'case')} cannot stream: {_queue(load)}, {_processes(count)}; "
-        f"at most {gib(peak)} in all"
+        f"{why}; {len(queued)} of {_counted(len(estimates), 'case')} cannot stream: {_queue(load)}, per process, "
+        f"{_processes(count)}, at most {gib(peak)} in all"
     )
-    if mode == "train" and window < len(queued):
-        fits = _largest(lambda w: max(1, count) * (sample + sum(queued[:w])) <= budget.bytes, len(queued))
-        if fits > places:
-            said += f". shuffle_window={fits} fits too, and computes a case less often"
+    fits = _fitting_places(load, budget, count, len(queued))
+    if mode == "train" and fits > places:
+        said += f". shuffle_window={fits} fits too, and computes a case less often"
     return Decision(CaseRegime.BUFFER, streams, places, count, peak, _lines({**told, "buffer": said}))
 
 
@@ -259,7 +260,7 @@ def evaluation_patch(
     Examples
     --------
     >>> evaluation_patch({"a": (64, 512, 512)}, {"a": 2}, Budget(64 << 20, "given")).patch_size
-    (32, 263, 263)
+    (32, 261, 261)
     """
     if not shapes:
         return EvaluationPatch(None, _lines({"evaluation": "no case"}))
@@ -327,8 +328,12 @@ def _too_much(
     if fitting:
         remedies.append(f"use {_counted(fitting, 'worker')}")
     if load.queued:
-        smaller = "shuffle_window" if window > batch_size + 1 else "batch_size"
-        remedies += [f"lower {smaller}", "let the stages that cannot stream write their result once (Save)"]
+        fits = _fitting_places(load, budget, workers, load.places)
+        if window > batch_size + 1:
+            remedies.append(f"lower shuffle_window to {fits}" if fits > batch_size else "drop shuffle_window")
+        if 1 < fits <= batch_size:
+            remedies.append(f"lower batch_size to {fits - 1}")
+        remedies.append("let the stages that cannot stream write their result once (Save)")
     else:
         remedies.append("use a smaller patch")
     needs = f"a process needs {gib(load.sample_bytes)} for a sample and its batches"
@@ -340,6 +345,11 @@ def _too_much(
         f"{gib(budget.bytes)} per rank ({budget.told}).",
         hint=f"{', '.join(remedies[:-1])} or {remedies[-1]}.",
     )
+
+
+def _fitting_places(load: _Load, budget: Budget, workers: int, most: int) -> int:
+    """Return how many places the queue of each process may have at most."""
+    return _largest(lambda places: replace(load, places=places).peak(workers) <= budget.bytes, most)
 
 
 def _largest(fits: Callable[[int], bool], most: int) -> int:
@@ -362,7 +372,7 @@ def _numbers(estimates: Sequence[CaseEstimate], budget: Budget, resident: int, w
 
 def _why(mode: str, cached: int) -> str:
     if mode == "train":
-        return f"{gib(cached)} do not fit in memory"
+        return f"to hold every case would take {gib(cached)}"
     return f"{'a prediction' if mode == 'predict' else 'an evaluation'} goes through the data once"
 
 
@@ -373,7 +383,7 @@ def _queue(load: _Load) -> str:
 
 
 def _processes(workers: int) -> str:
-    return _counted(workers, "worker") if workers else "no workers"
+    return _counted(workers, "worker") if workers else "no worker processes"
 
 
 def _counted(count: int, noun: str) -> str:
@@ -385,11 +395,11 @@ def _by(extents: Sequence[int]) -> str:
 
 
 def _lines(told: Mapping[str, str]) -> str:
-    """Return what is told, each with its word in front, wrapped."""
+    """Return what is told, each with its word in front, wrapped between words but never within an amount."""
     width = max(map(len, told)) + 2
     wrapped = (
         textwrap.fill(
-            f"{text}.",
+            re.sub(r" (?=[GM]iB)| (?=x )|(?<= x) ", "\N{NO-BREAK SPACE}", f"{text}."),
             LINE_WIDTH,
             initial_indent=word.ljust(width),
             subsequent_indent=" " * width,
@@ -398,4 +408,4 @@ def _lines(told: Mapping[str, str]) -> str:
         )
         for word, text in told.items()
     )
-    return "\n".join(wrapped)
+    return "\n".join(wrapped).replace("\N{NO-BREAK SPACE}", " ")
