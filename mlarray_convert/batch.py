@@ -17,18 +17,19 @@ from typing import Any, TypeAlias
 from mlarray.errors import UsageError
 from mlarray.formats.registry import module_of
 from mlarray.layout import PatchSize
+from mlarray.machine import Machine, this_machine
 from mlarray.storage.publish import PendingFile
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, Discovery, discover, group_of
 from mlarray_convert.executor import Advanced, Broken, Done, Executor, Lost, Started, Work
 from mlarray_convert.interrupts import sigterm_as_interrupt
 from mlarray_convert.leftovers import remove_leftovers
-from mlarray_convert.machine import Machine, Share, share_out, this_machine
 from mlarray_convert.places import size_of
 from mlarray_convert.pool import Pool
 from mlarray_convert.report import Report
 from mlarray_convert.request import LOCAL_SCHEDULER, IfExists, Request, make_request
 from mlarray_convert.run import Job, Outcome, Status, died, run_case
+from mlarray_convert.share import Share, share_out
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
-from mlarray_convert.machine import Share
+from mlarray_convert.share import Share
 
 J = TypeVar("J")
 R = TypeVar("R")

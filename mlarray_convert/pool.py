@@ -22,8 +22,8 @@ from mlarray.errors import UsageError
 from mlarray.storage.publish import this_host
 from mlarray_convert.executor import Advanced, Done, J, Lost, Owner, R, Started, Work
 from mlarray_convert.interrupts import born_deaf_to_interrupts, deaf_to_interrupts
-from mlarray_convert.machine import Share
 from mlarray_convert.serving import serve, thread_variables
+from mlarray_convert.share import Share
 
 STOP_SECONDS = 2.0
 

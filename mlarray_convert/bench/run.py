@@ -15,6 +15,7 @@ from pathlib import Path
 from mlarray.array import MLArray
 from mlarray.errors import UsageError
 from mlarray.layout import PatchSize
+from mlarray.machine import this_machine
 from mlarray.region import Region
 from mlarray.sources.memory import ArraySource
 from mlarray.spec import ArraySpec
@@ -45,7 +46,6 @@ from mlarray_convert.bench.measure import (
 from mlarray_convert.bench.readers import Readers
 from mlarray_convert.bench.recommend import best_candidate, recommend
 from mlarray_convert.bench.report import BenchReport
-from mlarray_convert.machine import this_machine
 from mlarray_convert.request import parse_patch_size
 
 DEFAULT_SECONDS = 60.0

@@ -21,7 +21,7 @@ from mlarray_convert.cluster.connection import connected, quiet, refuse_misplace
 from mlarray_convert.cluster.sight import Places, Sight, marked
 from mlarray_convert.executor import Advanced, Broken, Done, J, Lost, Owner, R, Started, Work
 from mlarray_convert.interrupts import deaf_to_interrupts
-from mlarray_convert.machine import Share
+from mlarray_convert.share import Share
 
 ATTEMPTS = 2
 _TICK_SECONDS = 0.5

@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from mlarray.errors import UsageError
+from mlarray.machine import MEMORY_SHARE
 from mlarray_convert.interrupts import born_deaf_to_interrupts, deaf_to_interrupts
-from mlarray_convert.machine import MEMORY_SHARE, Share
+from mlarray_convert.share import Share
 
 CONNECT_SECONDS = 10.0
 WORKERS_SECONDS = 30.0

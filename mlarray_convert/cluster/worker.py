@@ -19,11 +19,11 @@ from typing import Any
 from distributed import get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from mlarray.machine import FREE_MEMORY, SYSTEM, memory_available
 from mlarray.storage.publish import this_host
 from mlarray_convert.cluster.child import Child
 from mlarray_convert.cluster.sight import Sight
 from mlarray_convert.executor import Work
-from mlarray_convert.machine import SYSTEM, memory_available
 
 IDLE_SECONDS = 30.0  # a run that was killed cannot tell its processes to end
 _REPORT_SECONDS = 1.0  # every report goes through the scheduler, which keeps it
@@ -240,7 +240,7 @@ async def look(name: str, dask_worker: Any) -> Seen:
     problem = await asyncio.to_thread(run.problem)
     memory, why = memory_available(os.environ, root=SYSTEM)
     # A cgroup, or a job, has its memory for itself; what is free on the machine is for all workers there.
-    group = "" if why.endswith("(free memory of the machine)") else _group()
+    group = "" if why == FREE_MEMORY else _group()
     return Seen(problem, this_host(), memory, group)
 
 

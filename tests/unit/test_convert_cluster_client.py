@@ -9,7 +9,7 @@ from mlarray_convert.cluster import client
 from mlarray_convert.cluster.client import Cluster
 from mlarray_convert.cluster.worker import Answer
 from mlarray_convert.executor import Advanced, Broken, Done, Lost, Started
-from mlarray_convert.machine import Share
+from mlarray_convert.share import Share
 
 
 class Future:

@@ -6,8 +6,8 @@ import psutil
 import pytest
 
 from mlarray_convert.executor import Done, Executor, Lost, Started
-from mlarray_convert.machine import Share
 from mlarray_convert.pool import Pool
+from mlarray_convert.share import Share
 from tests.unit import pool_work
 
 

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from mlarray_convert.machine import Machine, memory_available, processor_limit, share_out
+from mlarray.machine import FREE_MEMORY, memory_available, processor_limit
 
 
 def fake_root(tmp_path: Path, cgroup: str, **files: str) -> Path:
@@ -53,10 +53,15 @@ def test_a_quota_of_minus_one_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("environment", "expected"),
     [
-        ({"SLURM_MEM_PER_NODE": "100"}, (104_857_600, "0.1 GB (SLURM_MEM_PER_NODE)")),
-        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_PER_TASK": "2"}, (209_715_200, "0.2 GB (SLURM_MEM_PER_CPU)")),
-        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_ON_NODE": "3"}, (314_572_800, "0.3 GB (SLURM_MEM_PER_CPU)")),
-        ({"SLURM_MEM_PER_CPU": "100"}, (104_857_600, "0.1 GB (SLURM_MEM_PER_CPU)")),
+        ({"SLURM_MEM_PER_NODE": "100"}, (104_857_600, "SLURM_MEM_PER_NODE")),
+        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_PER_TASK": "2"}, (209_715_200, "SLURM_MEM_PER_CPU")),
+        ({"SLURM_MEM_PER_CPU": "100", "SLURM_CPUS_ON_NODE": "3"}, (314_572_800, "SLURM_MEM_PER_CPU")),
+        (
+            {"SLURM_MEM_PER_CPU": "30", "SLURM_CPUS_PER_TASK": "2", "SLURM_CPUS_ON_NODE": "8"},
+            (62_914_560, "SLURM_MEM_PER_CPU"),
+        ),
+        ({"SLURM_MEM_PER_GPU": "30", "SLURM_GPUS_ON_NODE": "2"}, (62_914_560, "SLURM_MEM_PER_GPU")),
+        ({"SLURM_MEM_PER_CPU": "100"}, (104_857_600, "SLURM_MEM_PER_CPU")),
     ],
 )
 def test_a_slurm_job_gets_the_memory_it_asked_for(
@@ -65,9 +70,18 @@ def test_a_slurm_job_gets_the_memory_it_asked_for(
     assert memory_available(environment, root=tmp_path) == expected
 
 
+def test_ranks_of_a_job_have_together_what_was_asked_for_per_processor_and_no_more_than_the_node(
+    tmp_path: Path,
+) -> None:
+    environment = {"SLURM_MEM_PER_CPU": "10", "SLURM_CPUS_PER_TASK": "2"}
+    assert memory_available(environment, root=tmp_path, ranks=3)[0] == 60 << 20
+    environment["SLURM_CPUS_ON_NODE"] = "4"  # one task that started three ranks by itself
+    assert memory_available(environment, root=tmp_path, ranks=3)[0] == 40 << 20
+
+
 @pytest.mark.parametrize("text", ["0", "", "all", "-5"])
 def test_slurm_memory_that_is_no_limit_is_none(tmp_path: Path, text: str) -> None:
-    assert memory_available({"SLURM_MEM_PER_NODE": text}, root=tmp_path)[1].endswith("(free memory of the machine)")
+    assert memory_available({"SLURM_MEM_PER_NODE": text}, root=tmp_path)[1] == FREE_MEMORY
 
 
 def test_without_a_number_per_task_the_processors_of_the_job_on_this_node_count(tmp_path: Path) -> None:
@@ -83,7 +97,7 @@ def test_the_memory_limit_of_a_group_above_counts_too(tmp_path: Path, limit: str
         "0::/job/step\n",
         **{f"job__{limit}": "200000000", "job__memory_dot_current": "50000000", "job__step__memory_dot_max": "max"},
     )
-    assert memory_available(root=root) == (150_000_000, "0.1 GB (cgroup memory limit)")
+    assert memory_available(root=root) == (150_000_000, "cgroup memory limit")
 
 
 def test_a_version_1_group_limits_memory(tmp_path: Path) -> None:
@@ -93,7 +107,7 @@ def test_a_version_1_group_limits_memory(tmp_path: Path) -> None:
         memory__box__memory_dot_limit_in_bytes="300000000",
         memory__box__memory_dot_usage_in_bytes="100000000",
     )
-    assert memory_available(root=root) == (200_000_000, "0.2 GB (cgroup memory limit)")
+    assert memory_available(root=root) == (200_000_000, "cgroup memory limit")
 
 
 def test_file_cache_that_the_kernel_can_drop_counts_as_free(tmp_path: Path) -> None:
@@ -105,31 +119,3 @@ def test_file_cache_that_the_kernel_can_drop_counts_as_free(tmp_path: Path) -> N
         box__memory_dot_stat="anon 50000000\ninactive_file 200000000\n",
     )
     assert memory_available(root=root)[0] == 250_000_000
-
-
-MACHINE = Machine(processors=8, memory_bytes=20_000_000_000, reason="test")
-
-
-def test_there_are_never_more_workers_than_cases() -> None:
-    share = share_out(MACHINE, cases=3)
-    assert (share.workers, share.threads) == (3, 2)
-
-
-def test_workers_times_threads_stay_within_the_processors() -> None:
-    for cases in range(1, 20):
-        share = share_out(MACHINE, cases=cases)
-        assert share.workers * share.threads <= 8
-
-
-def test_memory_is_shared_and_limits_the_workers() -> None:
-    share = share_out(Machine(64, 4_000_000_000, ""), cases=100)
-    assert (share.workers, share.memory_bytes) == (3, 1_066_666_666)
-
-
-def test_what_is_asked_for_is_kept() -> None:
-    share = share_out(MACHINE, cases=100, workers=2, memory_bytes=10**9)
-    assert (share.workers, share.threads, share.memory_bytes) == (2, 4, 10**9)
-
-
-def test_a_memory_limit_per_worker_bounds_how_many_are_started() -> None:
-    assert share_out(MACHINE, cases=100, memory_bytes=8_000_000_000).workers == 2

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType
 
-MEMORY_SHARE = 0.8  # the rest is for the page cache and for the parent process
-COMFORTABLE_WORKER_BYTES = 1_000_000_000  # below this per worker, fewer workers are started
+MEMORY_SHARE = 0.8  # of what is available; the rest is for the page cache and for the parent process
 SYSTEM = Path("/")
+FREE_MEMORY = "free memory of the machine"  # what limits a process that nothing else does
 _MIB = 1 << 20
 
 
@@ -38,57 +38,11 @@ class Machine:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Share:
-    """What each worker gets.
-
-    Parameters
-    ----------
-    workers : int
-        Processes.
-    threads : int
-        Compression threads of each; workers times threads is at most the number of processors.
-    memory_bytes : int
-        Memory limit of each.
-    reason : str
-        How they were chosen.
-    place : str
-        Where the workers are; empty for this machine.
-    """
-
-    workers: int
-    threads: int
-    memory_bytes: int
-    reason: str
-    place: str = ""
-
-
 def this_machine() -> Machine:
     """Return what this process may use now."""
     processors, why = processor_limit(os.environ, root=SYSTEM)
-    memory, origin = memory_available(os.environ, root=SYSTEM)
-    return Machine(processors, memory, f"{why}; {origin}")
-
-
-def share_out(machine: Machine, *, cases: int, workers: int | None = None, memory_bytes: int | None = None) -> Share:
-    """Divide a machine among workers.
-
-    Parameters
-    ----------
-    machine : Machine
-        What there is.
-    cases : int
-        More workers than cases are of no use.
-    workers : int, optional
-        As asked for. Default: one per processor, fewer when each would get less than 1 GB.
-    memory_bytes : int, optional
-        Limit of each worker, as asked for. Default: 80 % of what is available, divided by the workers.
-    """
-    usable = int(machine.memory_bytes * MEMORY_SHARE)
-    fitting = max(1, usable // (memory_bytes or COMFORTABLE_WORKER_BYTES))
-    wanted = min(machine.processors, fitting) if workers is None else workers
-    count = max(1, min(wanted, cases))
-    return Share(count, max(1, machine.processors // count), memory_bytes or usable // count, machine.reason)
+    memory, limit = memory_available(os.environ, root=SYSTEM)
+    return Machine(processors, memory, f"{why}; {memory / 1e9:.1f} GB ({limit})")
 
 
 def processor_limit(environment: Mapping[str, str], *, root: Path) -> tuple[int, str]:
@@ -107,14 +61,25 @@ def processor_limit(environment: Mapping[str, str], *, root: Path) -> tuple[int,
     return max(1, count), f"{max(1, count)} CPUs ({why})"
 
 
-def memory_available(environment: Mapping[str, str] = MappingProxyType({}), *, root: Path) -> tuple[int, str]:
+def memory_available(
+    environment: Mapping[str, str] = MappingProxyType({}), *, root: Path, ranks: int = 1
+) -> tuple[int, str]:
     """Return the memory that is available, in bytes, and what limits it.
 
     A Slurm job is held to what it asked for also where no cgroup does: Slurm kills it above that.
+
+    Parameters
+    ----------
+    environment : mapping
+        Variables of the process.
+    root : Path
+        Folder with ``proc`` and ``sys``.
+    ranks : int
+        How many processes like this one share it: counts where a job asked for memory per processor of a task.
     """
     import psutil
 
-    free, why = int(psutil.virtual_memory().available), "free memory of the machine"
+    free, why = int(psutil.virtual_memory().available), FREE_MEMORY
     for folder in _cgroup_folders(root, "memory"):
         stated = (_number(folder / name) for name in ("memory.max", "memory.high", "memory.limit_in_bytes"))
         limit = min((number for number in stated if number), default=None)
@@ -124,10 +89,10 @@ def memory_available(environment: Mapping[str, str] = MappingProxyType({}), *, r
         left = max(0, limit - used + _reclaimable(folder))
         if left < free:
             free, why = left, "cgroup memory limit"
-    slurm = _slurm_memory(environment)
+    slurm = _slurm_memory(environment, ranks)
     if slurm is not None and slurm[0] < free:
         free, why = slurm
-    return free, f"{free / 1e9:.1f} GB ({why})"
+    return free, why
 
 
 def _slurm_processors(environment: Mapping[str, str]) -> tuple[int, str] | None:
@@ -139,16 +104,26 @@ def _slurm_processors(environment: Mapping[str, str]) -> tuple[int, str] | None:
     return None
 
 
-def _slurm_memory(environment: Mapping[str, str]) -> tuple[int, str] | None:
-    """Return the memory of a Slurm job on this node; the variables hold MiB (sbatch(1), output environment variables)."""
+def _slurm_memory(environment: Mapping[str, str], ranks: int) -> tuple[int, str] | None:
+    """Return the memory of some tasks of a Slurm job on this node; the variables hold MiB (sbatch(1), output variables)."""
     whole = _positive(environment, "SLURM_MEM_PER_NODE")
     if whole is not None:
         return whole * _MIB, "SLURM_MEM_PER_NODE"
-    each = _positive(environment, "SLURM_MEM_PER_CPU")
-    if each is None:
-        return None
-    processors = _slurm_processors(environment)
-    return each * _MIB * (processors[0] if processors is not None else 1), "SLURM_MEM_PER_CPU"
+    for name, count in (
+        ("SLURM_MEM_PER_CPU", _slurm_node_processors(environment, ranks)),
+        ("SLURM_MEM_PER_GPU", _positive(environment, "SLURM_GPUS_ON_NODE")),
+    ):
+        each = _positive(environment, name)
+        if each is not None:
+            return each * _MIB * (count or 1), name
+    return None
+
+
+def _slurm_node_processors(environment: Mapping[str, str], ranks: int) -> int | None:
+    """Return the processors of some tasks together: never more than the job has on this node."""
+    task, node = _positive(environment, "SLURM_CPUS_PER_TASK"), _positive(environment, "SLURM_CPUS_ON_NODE")
+    tasks = None if task is None else task * ranks
+    return min((count for count in (tasks, node) if count is not None), default=None)
 
 
 def _positive(environment: Mapping[str, str], name: str) -> int | None:
