@@ -13,14 +13,23 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatch, fnmatchcase
-from pathlib import Path, PurePath, PurePosixPath
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mlarray.errors import MLArrayError, UsageError
 from mlarray.formats.dicom import Survey, survey
+from mlarray.formats.file_names import (
+    belongs_to_case,
+    belongs_to_header,
+    identity,
+    is_image_folder,
+    is_junk,
+    is_segmentation_file,
+    split_channel,
+)
 from mlarray.formats.items import item_path, join_item, split_item
 from mlarray.formats.registry import (
     format_of_name,
@@ -30,15 +39,10 @@ from mlarray.formats.registry import (
     items_of,
     split_suffix,
 )
-from mlarray.storage.publish import is_part
-from mlarray.storage.remote import is_remote
 from mlarray_convert.request import Request
 
-_JUNK_NAMES = {"thumbs.db", "desktop.ini", "__macosx", "$recycle.bin", "system volume information"}
 _LABEL_FOLDER = re.compile(r"labels?(tr|ts|val)?|gt_segmentations", re.IGNORECASE)
 _LABEL_STEM = re.compile(r"(.*[-_. ])?(seg|dseg|segmentation|labels?|labelmap|mask)", re.IGNORECASE)
-_IMAGE_FOLDER = re.compile(r"images(tr|ts|val)?", re.IGNORECASE)
-_CHANNEL = re.compile(r"(.+)_\d{4}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,9 +309,9 @@ def _below(case: Case) -> Case:
 
 def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator[tuple[Path, PurePosixPath]]:
     """Yield every input below ``folder`` with its relative path."""
-    outputs = {_identity(place) for place in (root, request.folder) if place is not None and place.exists()}
+    outputs = {identity(place) for place in (root, request.folder) if place is not None and place.exists()}
     pending: list[tuple[Path, PurePosixPath, frozenset[object]]] = [
-        (folder, PurePosixPath(), frozenset([_identity(folder)]))
+        (folder, PurePosixPath(), frozenset([identity(folder)]))
     ]
     while pending:
         place, relative, above = pending.pop()
@@ -315,40 +319,24 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
         names = {entry.name.lower() for entry in entries}
         for entry in entries:
             inner = relative / entry.name
-            if _is_junk(entry.name):
+            if is_junk(entry.name):
                 count.junk += 1
                 continue
             row = format_of_place(entry)
             if entry.is_dir() and not (row is not None and row.folders):
-                identity = _identity(entry)
-                if identity in above:
+                itself = identity(entry)
+                if itself in above:
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
-                elif identity not in outputs:
-                    pending.append((entry, inner, above | {identity}))
-            elif _belongs_to_case(entry.name, names):
+                elif itself not in outputs:
+                    pending.append((entry, inner, above | {itself}))
+            elif belongs_to_case(entry.name, names):
                 continue  # read with the arrays of its case
             elif (row is None or row.series) and entry.is_file():
                 count.unsure.append(entry)
-            elif row is None or row.name == request.target.name or _belongs_to_header(entry.name, names):
+            elif row is None or row.name == request.target.name or belongs_to_header(entry.name, names):
                 count.others += 1
             else:
                 yield entry, inner
-
-
-def _is_junk(name: str) -> bool:
-    return name.startswith(".") or name.lower() in _JUNK_NAMES or is_part(name)
-
-
-def _belongs_to_header(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a file is the voxel half of an Analyze or NIfTI pair."""
-    stem, suffix = split_suffix(name.lower())
-    return suffix in (".img", ".img.gz") and (f"{stem}.hdr" in names or f"{stem}.hdr.gz" in names)
-
-
-def _belongs_to_case(name: str, names: Iterable[str]) -> bool:
-    """Tell whether a file holds the properties of a case that nnU-Net has preprocessed."""
-    lower = name.lower()
-    return lower.endswith(".pkl") and f"{lower.removesuffix('.pkl')}.b2nd" in names
 
 
 def _is_label(relative: PurePosixPath, pattern: str) -> bool:
@@ -362,7 +350,7 @@ def _is_label(relative: PurePosixPath, pattern: str) -> bool:
         )
     stem = split_suffix(relative.name)[0]
     in_folder = any(_LABEL_FOLDER.fullmatch(part) for part in relative.parts[:-1])
-    return in_folder or _is_segmentation(relative) or _LABEL_STEM.fullmatch(stem) is not None
+    return in_folder or is_segmentation_file(relative) or _LABEL_STEM.fullmatch(stem) is not None
 
 
 def _with_images(cases: list[Case]) -> Iterator[Case]:
@@ -374,7 +362,7 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
     for case in cases:
         if not case.is_label:
             named.setdefault((case.source.parent, _stem(case)), []).append(case.place)
-            images.setdefault((case.source.parent, _without_channel(_stem(case))), []).append(case.place)
+            images.setdefault((case.source.parent, split_channel(_stem(case))[0]), []).append(case.place)
             beside.setdefault(case.source.parent, []).append(case.place)
             within.setdefault(case.source, []).append(case.place)
     for case in cases:
@@ -383,8 +371,8 @@ def _with_images(cases: list[Case]) -> Iterator[Case]:
             yield replace(case, images=tuple(within[case.source]), every_image=False)
             continue
         if not case.is_label:
-            first = images[folder, _without_channel(stem)][0]
-            is_channel = _IMAGE_FOLDER.fullmatch(folder.name) is not None and _CHANNEL.fullmatch(stem) is not None
+            first = images[folder, split_channel(stem)[0]][0]
+            is_channel = is_image_folder(folder.name) and split_channel(stem)[1] != ""
             yield replace(case, images=(first,), every_image=True) if is_channel and first != case.place else case
             continue
         match = _LABEL_FOLDER.fullmatch(folder.name)
@@ -409,24 +397,15 @@ def _stem_of(path: Path) -> str:
     return split_suffix(path.name)[0]
 
 
-def _without_channel(stem: str) -> str:
-    match = _CHANNEL.fullmatch(stem)
-    return match.group(1) if match is not None else stem
-
-
 def _apart(cases: list[Case]) -> list[Case]:
     """Keep ``.seg`` in the name of a segmentation that lies beside an image of its name, as 3D Slicer saves the two."""
-    taken = {case.output for case in cases if not _is_segmentation(case.source)}
+    taken = {case.output for case in cases if not is_segmentation_file(case.source)}
     return [
         replace(case, output=case.output.with_name(f"{_stem(case)}.seg{split_suffix(case.output.name)[1]}"))
-        if _is_segmentation(case.source) and case.output in taken
+        if is_segmentation_file(case.source) and case.output in taken
         else case
         for case in cases
     ]
-
-
-def _is_segmentation(path: PurePath) -> bool:
-    return path.name.lower().endswith(".seg.nrrd")
 
 
 def _uniquely_named(cases: list[Case]) -> list[Case]:
@@ -437,10 +416,10 @@ def _uniquely_named(cases: list[Case]) -> list[Case]:
 
 
 def _refuse_same_place(cases: list[Case], store: Path | None) -> None:
-    inputs = {_identity(case.source) for case in cases if case.source.exists()}
-    if store is not None and store.exists() and _identity(store) in inputs:
+    inputs = {identity(case.source) for case in cases if case.source.exists()}
+    if store is not None and store.exists() and identity(store) in inputs:
         raise UsageError(f"The output {store} is also an input.", hint="Choose another place with -o.")
-    over = [case for case in cases if case.output.exists() and _identity(case.output) in inputs]
+    over = [case for case in cases if case.output.exists() and identity(case.output) in inputs]
     if over:
         listed = "; ".join(f"{case.place} -> {case.output}" for case in over)
         raise UsageError(f"An output would replace an input: {listed}.", hint="Choose another place with -o.")
@@ -464,11 +443,4 @@ def _refuse_collisions(cases: list[Case]) -> None:
 
 
 def _same(first: Path, second: Path) -> bool:
-    return first.exists() and _identity(first) == _identity(second)
-
-
-def _identity(path: Path) -> tuple[int, int] | str:
-    if is_remote(path):
-        return str(path)
-    status = path.stat()
-    return (status.st_dev, status.st_ino) if status.st_ino else str(path.resolve())
+    return first.exists() and identity(first) == identity(second)

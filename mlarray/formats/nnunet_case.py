@@ -95,7 +95,7 @@ def transpose_of(folder: Path) -> tuple[tuple[int, ...] | None, Path | None]:
     found: dict[Path, tuple[int, ...]] = {}
     above = folder.absolute().parent
     for path in sorted(above.glob("*.json")):
-        plans = _plans(path)
+        plans = plain_json(path)
         named = plans.get("configurations")
         configurations = named.values() if isinstance(named, dict) else ()
         order = plans.get("transpose_forward")
@@ -155,7 +155,7 @@ def properties_of(header: Mapping[str, object], locations: object) -> dict[str, 
     if kept.get(_LOCATIONS):
         if locations is None:
             raise FormatError("The locations of the labels are no longer in the file.", hint=_LOST)
-        result[_LOCATIONS] = _restored_locations(locations)
+        result[_LOCATIONS] = restored_locations(locations)
     return result
 
 
@@ -189,7 +189,14 @@ def _are_coordinates(voxels: object, extents: Sequence[int]) -> bool:
     return len(voxels) > 0 and bool(np.all(voxels >= 0) and np.all(voxels < [1, *extents]))
 
 
-def _restored_locations(record: object) -> dict[object, object]:
+def restored_locations(record: object) -> dict[object, object]:
+    """Return the locations from the record that :func:`header_of` made of them.
+
+    Raises
+    ------
+    FormatError
+        When it is damaged.
+    """
     try:
         fields = cast("dict[str, Any]", record)
         kind = np.dtype({"<u2": "<u2", "<u4": "<u4"}[fields["dtype"]])
@@ -205,7 +212,8 @@ def _restored_locations(record: object) -> dict[object, object]:
         raise FormatError("The record with the locations of the labels is damaged.", hint=_LOST) from error
 
 
-def _plans(path: Path) -> dict[str, Any]:
+def plain_json(path: Path) -> dict[str, Any]:
+    """Return what a JSON file of nnU-Net holds (plans, ``dataset.json``); nothing where it is missing or no mapping."""
     try:
         if path.stat().st_size > MAX_PLANS_BYTES:
             return {}

@@ -1,0 +1,418 @@
+"""Which cases does a data set hold, where is each group of a case, and which of them train?
+
+A *case* has *groups*, a volume each (CT, SEG). What a stream reads is found by names alone, before any header; how names are
+read is in :mod:`mlarray.streaming.case_layouts`. Cases are in the order of their names. A validation split is a function of
+the seed and of each case's own name, so that a case that is added moves no other.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TypeAlias
+
+from mlarray.errors import MissingFileError, UsageError
+from mlarray.formats.plugins import all_formats
+from mlarray.formats.registry import open_source, split_suffix
+from mlarray.sources.base import Source
+from mlarray.storage.remote import as_path, is_remote
+from mlarray.streaming.case_layouts import Entry, Kind, Place, entries_of, kind_named
+from mlarray.transforms.augmentations.drawing import key_of
+
+Datasets: TypeAlias = str | Path | Sequence[str | Path]
+Choice: TypeAlias = str | int | slice | Sequence[str | int] | None
+_SLICE = re.compile(r"(-?\d*):(-?\d*)(?::(-?\d*))?")
+_LIST_LIMIT_BYTES = 16 << 20
+_SHOWN = 5
+
+
+@dataclass(frozen=True, slots=True)
+class CaseFiles:
+    """A case and where its groups are.
+
+    Parameters
+    ----------
+    name : str
+        Unique in its set; ``/`` where it lies in folders of folders.
+    places : mapping of str to Place
+        By group.
+    """
+
+    name: str
+    places: Mapping[str, Place]
+
+
+@dataclass(frozen=True, slots=True)
+class CaseSet:
+    """The cases of a data set.
+
+    Parameters
+    ----------
+    cases : tuple of CaseFiles
+        In the order of their names.
+    groups : tuple of str
+        That every case has.
+    told : str
+        What was found and how its names were read, in a sentence.
+    """
+
+    cases: tuple[CaseFiles, ...]
+    groups: tuple[str, ...]
+    told: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Names of the cases."""
+        return tuple(case.name for case in self.cases)
+
+    def __len__(self) -> int:
+        return len(self.cases)
+
+    def __iter__(self) -> Iterator[CaseFiles]:
+        return iter(self.cases)
+
+
+@dataclass(frozen=True, slots=True)
+class _Given:
+    """A data set as it was given: where, which files of it, and whether it adds cases or narrows them down."""
+
+    path: Path
+    kind: Kind
+    narrows: bool
+
+
+def find_cases(dataset: Datasets, *, groups: Sequence[str] | None = None, subset: Choice = None) -> CaseSet:
+    """Find the cases of a data set by the names of its files.
+
+    Parameters
+    ----------
+    dataset : str, Path or sequence of them
+        Folder or file. Text may end in a flag and a format, ``"images:a:nii.gz"``. The format limits which files count
+        (``"omezarr@1"`` also names an image of each). Of several data sets, one with the flag ``a`` (the default) adds its cases,
+        one with ``i`` leaves only those that it has too; cases of one name are one case. Where two have the same group of a
+        case, that is an error with ``a``; with ``i`` the earlier counts.
+    groups : sequence of str, optional
+        Which every case must have. Default: those that every case has.
+    subset : optional
+        Which cases: a name, ``"0:10"`` (of the sorted names), a text file with a name in each line, any of these after ``"~"`` to
+        leave cases out, or a list of these. Default: all.
+
+    Raises
+    ------
+    UsageError
+        Nothing is found, names can be read in several ways, two files are the same group of a case, or a case lacks a group; the
+        message lists them.
+    MissingFileError
+        There is no such folder or file.
+
+    Examples
+    --------
+    >>> import numpy as np, tempfile
+    >>> from mlarray import MLArray
+    >>> root = Path(tempfile.mkdtemp())
+    >>> for case in ("p1", "p2"):
+    ...     (root / case).mkdir()
+    ...     for group in ("CT", "SEG"):
+    ...         MLArray(np.zeros((4, 4, 4), np.uint8)).save(root / case / f"{group}.mla")
+    >>> found = find_cases(root, groups=["CT", "SEG"])
+    >>> found.names, found.cases[0].places["CT"].path.name
+    (('p1', 'p2'), 'CT.mla')
+    """
+    wanted = None if groups is None else tuple(dict.fromkeys(groups))
+    if wanted == ():
+        raise UsageError("No group is wanted.", hint="Name at least one, like groups=['CT'].")
+    given = _given(dataset)
+    cases: dict[str, dict[str, Place]] = {}
+    told = []
+    for index, one in enumerate(given):
+        elsewhere = {group for places in cases.values() for group in places}
+        elsewhere.update(split_suffix(other.path.name)[0] for other in given if other is not one)
+        entries, form = entries_of(one.path, one.kind, wanted, elsewhere)
+        new = _by_case(entries)
+        told.append(f"{one.path}: {len(new)} {_cases(len(new))}, {form}")
+        if one.narrows and index:
+            cases = {name: {**new[name], **places} for name, places in cases.items() if name in new}
+        else:
+            _refuse_doubles(cases, new)
+            for name, places in new.items():
+                cases.setdefault(name, {}).update(places)
+    if not cases:
+        raise UsageError(
+            f"The data sets have no case in common: {'; '.join(told)}.", hint="Compare the names of their files."
+        )
+    names = chosen(sorted(cases), subset)
+    if not names:
+        raise UsageError(f"The subset {subset!r} leaves none of {len(cases)} {_cases(len(cases))}.")
+    kept = {name: cases[name] for name in names}
+    used = _shared(kept) if wanted is None else wanted
+    _refuse_missing(kept, used)
+    if not used:
+        raise UsageError(
+            f"No group is in each of the {len(kept)} cases; there are {_listed(_counts(kept))}.",
+            hint="Say which are wanted: groups=[...].",
+        )
+    found = tuple(CaseFiles(name, {group: places[group] for group in used}) for name, places in kept.items())
+    sentence = f"{'; '.join(told)}. {len(found)} {_cases(len(found))} with {', '.join(used)}."
+    return CaseSet(found, tuple(used), sentence)
+
+
+def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tuple[CaseSet, CaseSet]:
+    """Return the cases that train and those that validate.
+
+    Parameters
+    ----------
+    case_set : CaseSet
+        All.
+    validation : optional
+        A share of the cases (a float between 0 and 1; at least one case), how many (an int), or which: as ``subset`` of
+        :func:`find_cases`. None: none.
+    seed : int
+        Decides which, where a share or a number is given: the cases with the lowest hash of seed and name.
+
+    Raises
+    ------
+    UsageError
+        A share or number that leaves no case to one of them, or names that do not exist.
+
+    Examples
+    --------
+    >>> cases = CaseSet(tuple(CaseFiles(f"p{i}", {}) for i in range(10)), ("CT",), "")
+    >>> train, validation = split(cases, 0.2)
+    >>> len(train), validation.names
+    (8, ('p4', 'p9'))
+    """
+    if validation is None:
+        return case_set, replace(case_set, cases=())
+    if isinstance(validation, bool):
+        raise UsageError(f"validation is a share, a number or names, got {validation}.")
+    if isinstance(validation, (int, float)):
+        names = set(_drawn(case_set.names, validation, seed))
+    else:
+        names = set(chosen(case_set.names, validation))
+    train = tuple(case for case in case_set.cases if case.name not in names)
+    held = tuple(case for case in case_set.cases if case.name in names)
+    if not train or not held:
+        which = "training" if not train else "validation"
+        raise UsageError(
+            f"validation={validation!r} leaves none of {len(case_set)} {_cases(len(case_set))} for {which}."
+        )
+    return replace(case_set, cases=train), replace(case_set, cases=held)
+
+
+def open_place(place: Place, *, mapped: bool = True) -> Source:
+    """Open the volume of a group; only its header is read. Parameters and errors as for :func:`mlarray.open_source`."""
+    return open_source(place.path, item=place.item or None, mapped=mapped)
+
+
+def chosen(names: Sequence[str], choice: Choice) -> list[str]:
+    """Return the names that a choice means, in their own order.
+
+    Parameters
+    ----------
+    names : sequence of str
+        All, sorted.
+    choice : optional
+        As ``subset`` of :func:`find_cases`.
+
+    Raises
+    ------
+    UsageError
+        A name or number that does not exist, or another form.
+
+    Examples
+    --------
+    >>> chosen(["a", "b", "c"], "~b"), chosen(["a", "b", "c"], "0:2"), chosen(["a", "b", "c"], ["c", 0])
+    (['a', 'c'], ['a', 'b'], ['a', 'c'])
+    """
+    if choice is None:
+        return list(names)
+    parts = [choice] if isinstance(choice, (str, int, slice)) else list(choice)
+    taken: set[str] = set()
+    left_out: set[str] = set()
+    for part in parts:
+        if isinstance(part, str) and part.startswith("~") and part not in names:
+            left_out.update(_meant(names, part[1:]))
+        else:
+            taken.update(_meant(names, part))
+    if left_out and len(parts) == sum(isinstance(part, str) and part.startswith("~") for part in parts):
+        taken.update(names)
+    return [name for name in names if name in taken and name not in left_out]
+
+
+def _meant(names: Sequence[str], part: object) -> Sequence[str]:
+    if isinstance(part, slice):
+        return names[part]
+    if isinstance(part, int) and not isinstance(part, bool):
+        if not -len(names) <= part < len(names):
+            raise UsageError(f"There is no case number {part}: there are {len(names)}, counted from 0.")
+        return [names[part]]
+    if not isinstance(part, str):
+        raise UsageError(
+            f"A subset is made of names, numbers, 'first:last' and '~name', got {part!r}.", hint="See find_cases."
+        )
+    if part in names:
+        return [part]
+    match = _SLICE.fullmatch(part)
+    if match is not None:
+        bounds = [int(one) if one else None for one in match.groups()]
+        if bounds[2] == 0:
+            raise UsageError(f"The step of {part!r} is 0.")
+        return names[slice(*bounds)]
+    path = Path(part)
+    if path.is_file():
+        return _named_in(path, names)
+    near = difflib.get_close_matches(part, names, n=1)
+    hint = f"Did you mean {near[0]}?" if near else f"There are {_listed(names)}."
+    raise UsageError(f"There is no case {part!r}, and no file of that name.", hint=hint)
+
+
+def _named_in(path: Path, names: Sequence[str]) -> list[str]:
+    """Return the names in the lines of a file; empty lines and those that begin with # do not count."""
+    with path.open("rb") as file:
+        content = file.read(_LIST_LIMIT_BYTES + 1)
+    if len(content) > _LIST_LIMIT_BYTES:
+        raise UsageError(f"{path} is larger than {_LIST_LIMIT_BYTES} bytes, which no list of cases is.")
+    try:
+        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
+    except UnicodeDecodeError:
+        raise UsageError(f"{path} is no text file with a case in each line.") from None
+    listed = [line for line in lines if line and not line.startswith("#")]
+    known = set(names)
+    unknown = [line for line in listed if line not in known]
+    if unknown:
+        raise UsageError(
+            f"{path} names {len(unknown)} {_cases(len(unknown))} that do not exist: {_listed(unknown)}.",
+            hint=f"There are {_listed(names)}.",
+        )
+    return listed
+
+
+def _drawn(names: Sequence[str], validation: float, seed: int) -> list[str]:
+    if isinstance(validation, float):
+        if not 0 < validation < 1:
+            raise UsageError(f"A share of cases lies between 0 and 1, got {validation}.")
+        count = max(1, math.floor(validation * len(names) + 0.5))
+    else:
+        count = validation
+    if not 0 < count < len(names):
+        raise UsageError(f"validation={validation} of {len(names)} {_cases(len(names))} leaves none on one side.")
+    return sorted(names, key=lambda name: (key_of("validation", seed, name), name))[:count]
+
+
+def _given(dataset: Datasets) -> list[_Given]:
+    listed = [dataset] if isinstance(dataset, (str, Path)) else list(dataset)
+    if not listed:
+        raise UsageError("No data set is given.", hint="Give a folder or a file.")
+    return [_parsed(one) for one in listed]
+
+
+def _parsed(text: str | Path) -> _Given:
+    """Return the parts of ``path``, ``path:flag``, ``path:format`` or ``path:flag:format``, taken from the right."""
+    if isinstance(text, Path):
+        return _existing(text, text, Kind(), narrows=False)
+    rest, kind, narrows = text, Kind(), False
+    if not _exists(rest):
+        head, _, last = rest.rpartition(":")
+        named = kind_named(last) if head else None
+        if named is not None:
+            rest, kind = head, named
+        head, _, last = rest.rpartition(":")
+        if head and last in ("a", "i") and not _exists(rest):
+            rest, narrows = head, last == "i"
+    return _existing(as_path(rest), text, kind, narrows=narrows)
+
+
+def _exists(text: str) -> bool:
+    path = as_path(text)
+    return is_remote(path) or path.exists()
+
+
+def _existing(path: Path, text: str | Path, kind: Kind, *, narrows: bool) -> _Given:
+    if is_remote(path) or path.exists():
+        return _Given(path, kind, narrows)
+    head, _, last = str(path).rpartition(":")
+    if head and Path(head).exists():
+        known = ", ".join(row.name for row in all_formats())
+        raise UsageError(
+            f"{text}: {last!r} is neither a flag nor a format.",
+            hint=f"Flags are a (add cases) and i (only these); formats are suffixes, or {known}.",
+        )
+    raise MissingFileError(f"There is no data set {path}.", hint="Check the path; it may end in :a, :i and a format.")
+
+
+def _by_case(entries: Iterable[Entry]) -> dict[str, dict[str, Place]]:
+    cases: dict[str, dict[str, Place]] = {}
+    doubles: list[str] = []
+    for entry in entries:
+        places = cases.setdefault(entry.case, {})
+        if entry.group in places:
+            doubles.append(f"{entry.case}, {entry.group}: {places[entry.group]} and {entry.place}")
+        places[entry.group] = entry.place
+    if doubles:
+        raise UsageError(
+            f"{len(doubles)} times, two files are the same group of a case: {_listed(doubles, '; ')}.",
+            hint="Rename one, or limit the files to a format: PATH:nii.gz.",
+        )
+    return cases
+
+
+def _refuse_doubles(cases: Mapping[str, Mapping[str, Place]], new: Mapping[str, Mapping[str, Place]]) -> None:
+    doubles = [
+        f"{name}, {group}: {cases[name][group]} and {place}"
+        for name, places in sorted(new.items())
+        for group, place in places.items()
+        if group in cases.get(name, {})
+    ]
+    if doubles:
+        raise UsageError(
+            f"{len(doubles)} volumes are in two data sets: {_listed(doubles, '; ')}.",
+            hint="Cases of one name are one case: rename those that are not, or give the later set the flag i.",
+        )
+
+
+def _shared(cases: Mapping[str, Mapping[str, Place]]) -> tuple[str, ...]:
+    """Return the groups that every case has, in the order of the first."""
+    first, *others = cases.values()
+    return tuple(sorted(group for group in first if all(group in places for places in others)))
+
+
+def _counts(cases: Mapping[str, Mapping[str, Place]]) -> list[str]:
+    counts: dict[str, int] = {}
+    for places in cases.values():
+        for group in places:
+            counts[group] = counts.get(group, 0) + 1
+    return [f"{group} (in {count})" for group, count in sorted(counts.items(), key=lambda one: (-one[1], one[0]))]
+
+
+def _refuse_missing(cases: Mapping[str, Mapping[str, Place]], wanted: Sequence[str]) -> None:
+    lacking = {name: [group for group in wanted if group not in places] for name, places in cases.items()}
+    lacking = {name: missing for name, missing in lacking.items() if missing}
+    if not lacking:
+        return
+    nowhere = [group for group in wanted if all(group not in places for places in cases.values())]
+    if nowhere:
+        known = sorted({group for places in cases.values() for group in places})
+        near = [match for group in nowhere for match in difflib.get_close_matches(group, known, n=1)]
+        raise UsageError(
+            f"No case has the {'group' if len(nowhere) == 1 else 'groups'} {', '.join(nowhere)}; "
+            f"there are {_listed(_counts(cases))}.",
+            hint=f"Did you mean {', '.join(near)}?" if near else None,
+        )
+    told = [f"{name} ({', '.join(missing)})" for name, missing in lacking.items()]
+    raise UsageError(
+        f"{len(lacking)} of {len(cases)} {_cases(len(cases))} lack a group: {_listed(told)}.",
+        hint=f"Add the files, or leave the cases out: subset=['~{next(iter(lacking))}', ...].",
+    )
+
+
+def _listed(names: Sequence[str], separator: str = ", ") -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return separator.join(names[:_SHOWN]) + more
+
+
+def _cases(count: int) -> str:
+    return "case" if count == 1 else "cases"
