@@ -16,7 +16,8 @@ nothing of this package can still catch it::
     │   └── IntegrityError                                stored checksums do not match the stored bytes
     ├── MissingFileError      (FileNotFoundError, RuntimeError)  there is no such file
     ├── MissingDependencyError (ImportError)              the format is known, its package is not installed
-    └── MemoryLimitError      (MemoryError)               the work cannot be done within the memory limit
+    ├── MemoryLimitError      (MemoryError)               the work cannot be done within the memory limit
+    └── WorkerError           (RuntimeError)              a worker process ended, or failed in a way that cannot be passed on
 
 A message says what was given and what is allowed; ``hint`` says what to do next.
 """
@@ -119,6 +120,10 @@ class MissingDependencyError(MLArrayError, ImportError):
 
 class MemoryLimitError(MLArrayError, MemoryError):
     """The work cannot be done within the memory limit; the message prints both figures."""
+
+
+class WorkerError(MLArrayError, RuntimeError):
+    """A worker process ended, or failed in a way that cannot be passed on; the message names it."""
 
 
 class MetadataWarning(UserWarning):

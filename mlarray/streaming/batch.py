@@ -5,7 +5,7 @@ A batch is one block of memory per group; its samples are views of that block, a
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -103,7 +103,7 @@ class Batch:
     >>> import numpy as np
     >>> from mlarray import Region
     >>> sample = Sample({"CT": np.ones((1, 4, 4))}, "case_1", 0, Region((8, 0), (12, 4)))
-    >>> Batch.of([sample, sample]).arrays["CT"].shape
+    >>> Batch.of([sample, sample])["CT"].shape
     (2, 1, 4, 4)
     """
 
@@ -145,6 +145,12 @@ class Batch:
 
     def __len__(self) -> int:
         return len(self.samples)
+
+    def __getitem__(self, group: str) -> NDArray:
+        return self.arrays[group]
+
+    def __iter__(self) -> Iterator[Sample]:
+        return iter(self.samples)
 
     def __reduce__(self) -> tuple[object, ...]:
         bare = tuple(replace(sample, arrays={}) for sample in self.samples)  # each view would be pickled as a copy

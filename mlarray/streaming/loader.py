@@ -1,0 +1,329 @@
+"""Who computes the batches while the caller computes? Worker processes that need no framework.
+
+Batch ``k`` of an epoch is computed by worker ``k % workers``, and a stream's batch is a function of its number: workers take
+turns and decide nothing. They live as long as their loader, so that what they opened serves every epoch. A worker that dies, for
+whatever reason, is an error that names it; workers whose parent dies end by themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import time
+import traceback
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
+from multiprocessing.connection import Connection, wait
+from types import TracebackType
+from typing import Any, Protocol, TypeAlias
+
+from mlarray.errors import UsageError, WorkerError
+from mlarray.streaming.batch import Batch
+from mlarray.streaming.handover import Inbox, give
+
+_STOP_SECONDS = 2.0
+_ORPHAN_SECONDS = 1.0  # how often an idle worker looks whether its parent is alive
+_Job: TypeAlias = tuple[int, int, int]  # iteration, epoch, batch
+
+
+class BatchStream(Protocol):
+    """What a loader needs of a stream. It pickles, for ``spawn``, and survives a fork."""
+
+    @property
+    def epoch(self) -> int:
+        """The current epoch."""
+
+    @property
+    def first(self) -> int:
+        """Which batch the current epoch begins with: above 0 where an interrupted one goes on."""
+
+    def __len__(self) -> int:
+        """Return how many batches of this rank the epoch has."""
+
+    def set_epoch(self, epoch: int) -> None:
+        """Make another epoch the current one."""
+
+    def batch(self, index: int) -> Batch:
+        """Return a batch of the current epoch."""
+
+
+@dataclass(slots=True, eq=False)
+class _Worker:
+    number: int
+    process: Any
+    pipe: Connection[Any, Any]
+    asked: deque[_Job] = field(default_factory=deque)
+    has_answered: bool = False
+
+
+class WorkerLoader:
+    """Batches of a stream in their order, computed ahead by worker processes.
+
+    Iterating gives the batches of the stream's current epoch; the next iteration those of the epoch that is current then. Workers
+    start with the first iteration and serve all others. They end with :meth:`close`, at the end of a ``with`` block, when the
+    loader is no longer used, and with this process.
+
+    Parameters
+    ----------
+    stream : BatchStream
+        Such as a :class:`PatchStream`.
+    workers : int
+        Processes; 0: batches are computed in this process, when they are asked for.
+    prefetch : int
+        Batches that each worker computes ahead; ``workers * prefetch`` are held at most, beside those in use.
+    context : {"fork", "spawn", "forkserver"}, optional
+        How workers start. Default: ``"fork"`` on Linux, where it shares memory, else ``"spawn"``.
+
+    Raises
+    ------
+    UsageError
+        A number below its least, or a way to start that this system does not have.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from mlarray import Region
+    >>> from mlarray.streaming.batch import Batch, Sample
+    >>> class Numbers:
+    ...     epoch = first = 0
+    ...     def __len__(self):
+    ...         return 3
+    ...     def set_epoch(self, epoch):
+    ...         self.epoch = epoch
+    ...     def batch(self, index):
+    ...         return Batch.of([Sample({"CT": np.full((1, 4), index)}, "case", 0, Region((0,), (4,)))])
+    >>> with WorkerLoader(Numbers(), workers=2, context="fork") as loader:
+    ...     [int(batch["CT"][0, 0, 0]) for batch in loader]
+    [0, 1, 2]
+    """
+
+    def __init__(self, stream: BatchStream, *, workers: int, prefetch: int = 2, context: str | None = None) -> None:
+        known = multiprocessing.get_all_start_methods()
+        if workers < 0 or prefetch < 1:
+            raise UsageError(f"workers is from 0 on and prefetch from 1 on, got {workers} and {prefetch}.")
+        if context is not None and context not in known:
+            raise UsageError(f"Workers start by {', '.join(map(repr, known))}, got {context!r}.")
+        self.stream = stream
+        self.workers = workers
+        self.prefetch = prefetch
+        self.context = context or ("fork" if sys.platform == "linux" else "spawn")
+        self._team: list[_Worker] = []
+        self._inbox = Inbox()
+        self._iteration = 0
+        self._finalizer = weakref.finalize(self, _stop, self._team, os.getpid())
+
+    def __len__(self) -> int:
+        return len(self.stream)
+
+    def __iter__(self) -> Iterator[Batch]:
+        self._iteration += 1
+        if self.workers:
+            return self._from_workers(self._iteration)
+        return (self.stream.batch(index) for index in range(self.stream.first, len(self.stream)))
+
+    def __enter__(self) -> WorkerLoader:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers; iterating starts new ones."""
+        self._iteration += 1
+        _stop(self._team, os.getpid())
+
+    def _from_workers(self, iteration: int) -> Iterator[Batch]:
+        epoch, first, stop = self.stream.epoch, self.stream.first, len(self.stream)
+        if first < stop and not self._team:
+            self._start()
+        ahead = iter(range(first, stop))
+        for _ in range(self.workers * self.prefetch):
+            self._ask(ahead, iteration, epoch)
+        for index in range(first, stop):
+            yield self._answer((iteration, epoch, index), ahead)  # no name here: its memory is the caller's to free
+            if self._iteration != iteration:
+                raise UsageError(
+                    "The loader was closed, or iterated anew, before this iteration was done.",
+                    hint="Use a loader of its own for each iteration that runs at the same time.",
+                )
+
+    def _start(self) -> None:
+        context = multiprocessing.get_context(self.context)
+        try:
+            for number in range(self.workers):
+                ours, theirs = context.Pipe()
+                # A fork copies every descriptor: a worker that kept its siblings' would hide the death of the parent from them.
+                foreign = [ours, *(worker.pipe for worker in self._team)] if self.context == "fork" else []
+                process = context.Process(  # type: ignore[attr-defined]
+                    target=_serve, args=(theirs, foreign, self.stream), name=f"mlarray-worker-{number}", daemon=True
+                )
+                with _deaf_and_quiet(self.context):
+                    process.start()
+                theirs.close()
+                self._team.append(_Worker(number, process, ours))
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            _stop(self._team, os.getpid())
+            raise UsageError(
+                f"The stream cannot be sent to worker processes that start by {self.context!r}: {error}",
+                hint='Define its classes and functions at the top of a module, or use context="fork".',
+            ) from error
+        except BaseException:
+            _stop(self._team, os.getpid())
+            raise
+
+    def _ask(self, ahead: Iterator[int], iteration: int, epoch: int) -> None:
+        index = next(ahead, None)
+        if index is None:
+            return
+        worker = self._team[index % self.workers]
+        worker.asked.append((iteration, epoch, index))
+        with contextlib.suppress(OSError):  # it died; waiting for its answer says so
+            worker.pipe.send((iteration, epoch, index))
+
+    def _answer(self, job: _Job, ahead: Iterator[int]) -> Batch:
+        """Wait for the answer to a job, and ask for one more; what is still said about earlier iterations is dropped."""
+        worker = self._team[job[2] % self.workers]
+        while True:
+            ready = wait([worker.pipe, *(one.process.sentinel for one in self._team)])
+            if worker.pipe not in ready:
+                self._raise_death()
+            try:
+                answered, kind, value = self._inbox.take(worker.pipe)
+            except (EOFError, OSError):
+                worker.process.join(_STOP_SECONDS)
+                worker.process.kill()  # it closed its pipe and hangs on the way out
+                worker.process.join()
+                self._raise_death()
+            worker.has_answered = True
+            while worker.asked and worker.asked[0] <= answered:
+                worker.asked.popleft()
+            if answered != job:
+                continue
+            if kind == "batch":
+                self._ask(ahead, *job[:2])
+                found: Batch = value
+                return found
+            raise self._rebuilt(worker, job, *value)
+
+    def _raise_death(self) -> None:
+        worker = next(one for one in self._team if not one.process.is_alive())
+        code, pid = worker.process.exitcode, worker.process.pid
+        message = f"Worker {worker.number} of {self.workers} (process {pid}) ended with {_named(code)}"
+        if worker.asked:
+            _, epoch, index = worker.asked[0]
+            message += f" at batch {index} of epoch {epoch}"
+        hint = "With workers=0 the batch is computed in this process, where a crash can be looked at."
+        if code == -getattr(signal, "SIGKILL", 9):
+            hint = (
+                "The system does so when memory runs out: fewer workers, a smaller prefetch or memory budget need less."
+            )
+        elif not worker.has_answered and self.context != "fork":
+            hint = 'In a script, iterate below `if __name__ == "__main__":`. ' + hint
+        self.close()
+        raise WorkerError(f"{message}.", hint=hint)
+
+    def _rebuilt(self, worker: _Worker, job: _Job, text: bytes | None, trace: str) -> BaseException:
+        """Return the exception that a worker met, with its traceback as a note."""
+        _, epoch, index = job
+        error: object = None
+        if text is not None:
+            with contextlib.suppress(Exception):
+                error = pickle.loads(text)
+        if not isinstance(error, Exception):
+            error = WorkerError(f"Batch {index} of epoch {epoch} failed: {trace.strip().splitlines()[-1]}")
+        place = f"worker {worker.number} of {self.workers} (process {worker.process.pid})"
+        error.add_note(f"In {place}, at batch {index} of epoch {epoch}:\n{trace}")
+        return error
+
+
+def _serve(pipe: Connection[Any, Any], foreign: Sequence[Connection[Any, Any]], stream: BatchStream) -> None:
+    """Answer jobs until nobody asks any more; runs in the worker process."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of a terminal: the parent decides
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    if hasattr(signal, "pthread_sigmask"):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT})
+    for other in foreign:
+        other.close()
+    parent = os.getppid()
+    jobs: deque[_Job] = deque()
+    with contextlib.suppress(EOFError, OSError):
+        while True:
+            while not jobs or pipe.poll():
+                if not pipe.poll(_ORPHAN_SECONDS):
+                    if os.getppid() != parent:
+                        return
+                    continue
+                jobs.append(pipe.recv())
+            while jobs[0][0] < jobs[-1][0]:
+                jobs.popleft()  # of an iteration that was left
+            give(pipe, _answer(stream, jobs.popleft()))
+
+
+def _answer(stream: BatchStream, job: _Job) -> tuple[_Job, str, object]:
+    _, epoch, index = job
+    try:
+        if stream.epoch != epoch:
+            stream.set_epoch(epoch)
+        return job, "batch", stream.batch(index)
+    except Exception as error:
+        text = None
+        with contextlib.suppress(Exception):
+            text = pickle.dumps(error)
+        return job, "error", (text, "".join(traceback.format_exception(error)))
+
+
+def _stop(team: list[_Worker], owner: int) -> None:
+    """End workers: asked first, killed when it takes longer than two seconds. A forked copy of the loader ends nobody."""
+    workers, team[:] = list(team), []
+    for worker in workers:
+        with contextlib.suppress(OSError):
+            worker.pipe.close()
+    if os.getpid() != owner:
+        return
+    for worker in workers:
+        if worker.asked:
+            worker.process.terminate()
+    deadline = time.monotonic() + _STOP_SECONDS
+    for worker in workers:
+        worker.process.join(max(0.0, deadline - time.monotonic()))
+        if worker.process.is_alive():
+            worker.process.kill()
+            worker.process.join()
+        worker.process.close()
+
+
+@contextlib.contextmanager
+def _deaf_and_quiet(starts_by: str) -> Iterator[None]:
+    """Start a process that does not hear Ctrl-C before it can ignore it, and do not warn that a fork copies no threads.
+
+    Workers use none of the parent's: blosc2 gets one thread in a fork, OpenBLAS makes its own anew, read-ahead too.
+    """
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=".*multi-threaded, use of fork", category=DeprecationWarning)
+        if not hasattr(signal, "pthread_sigmask"):  # Windows
+            yield
+            return
+        if starts_by != "fork":
+            resource_tracker.ensure_running()  # would end the block when it starts itself
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        try:
+            yield
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _named(code: int | None) -> str:
+    if code is not None and code < 0:
+        with contextlib.suppress(ValueError):
+            return f"exit code {code} ({signal.Signals(-code).name})"
+    return f"exit code {code}"
