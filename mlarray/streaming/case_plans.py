@@ -21,7 +21,7 @@ from mlarray.sources.base import NDArray
 from mlarray.streaming.case_set import CaseFiles, open_place
 from mlarray.streaming.grid import Overlap
 from mlarray.streaming.plan import Plan, plan
-from mlarray.streaming.rules import COST_LIMIT, Regime
+from mlarray.streaming.rules import COST_LIMIT
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.statistics import statistic_blocks
@@ -139,9 +139,9 @@ class CasePlans:
             base = self.base(case, group)
             if self.resident:
                 return self._drawn_from(case, group, copy, epoch)
-            if base.verdict.regime is Regime.STREAM:
+            if base.streams:
                 streamed = self._streamed(case, group, copy, epoch)
-                if streamed.verdict.regime is Regime.STREAM:
+                if streamed.streams:
                     return streamed
             return self._drawn_from(case, group, copy, epoch)
 
@@ -163,7 +163,10 @@ class CasePlans:
 
     def measure(self, case: int, group: str) -> None:
         """Measure what the stages of a group of a case need, unless that is done."""
-        self.base(case, group).measure()
+        base = self.base(case, group)
+        base.measure()
+        if not base.source.in_parts:
+            base.release()  # what was decoded for it
 
     def close(self) -> None:
         """Close all files and let go of all results; a later read begins anew."""
@@ -214,7 +217,7 @@ class CasePlans:
             held.copies = {known: one for known, one in held.copies.items() if known[1] == epoch}
             held.copies[key] = held.plan.extended(draws) if draws else held.plan
         drawn = held.copies[key]
-        if drawn.verdict.regime is not Regime.STREAM:
+        if not drawn.streams:
             self._whole_copies[case, group, copy, epoch] = drawn
             while len(self._whole_copies) > self.capacity * len(self.recipe.chains):
                 self._whole_copies.popitem(last=False)[1].release()
@@ -259,7 +262,7 @@ class CasePlans:
 
 def computed(plan_: Plan) -> NDArray:
     """Return the whole result of a plan, block by block where its patches stream, so that no more than a block is held beside it."""
-    if plan_.verdict.regime is not Regime.STREAM:
+    if not plan_.streams:
         return plan_.read_whole()
     plan_.measure()
     array = np.empty(plan_.result.array_shape, plan_.result.dtype)

@@ -82,6 +82,11 @@ class Plan:
         return self.verdict.regime.value
 
     @property
+    def streams(self) -> bool:
+        """Whether a patch costs no more than its region: the chain streams, and the file can be read in parts."""
+        return self.verdict.regime is Regime.STREAM and self.source.in_parts
+
+    @property
     def result(self) -> Volume:
         """Shape, dtype, geometry of the result, from headers alone."""
         return self.chain.result

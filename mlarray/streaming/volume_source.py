@@ -78,6 +78,11 @@ class VolumeSource:
         files = self.source.info.files
         return self.volume.case or (str(files[0]) if files else "the array")
 
+    @property
+    def in_parts(self) -> bool:
+        """Whether a region is read without decoding the whole file."""
+        return self.source.access is Access.REGION
+
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region, channels first, in an array of their own."""
         inside = self._stored(region)
@@ -149,6 +154,8 @@ class ResidentVolume:
     volume : Volume
         What it is.
     """
+
+    in_parts = True
 
     def __init__(self, array: NDArray, volume: Volume) -> None:
         self.array = array

@@ -1,0 +1,93 @@
+"""What will the cases of a stream take in memory, and do their groups lie on one grid? From headers alone."""
+
+from __future__ import annotations
+
+import math
+
+from mlarray.errors import UsageError
+from mlarray.region import Region
+from mlarray.streaming.budget import Budget
+from mlarray.streaming.case_plans import CasePlans
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.regimes import CaseEstimate, EvaluationPatch, evaluation_patch
+from mlarray.transforms.statistics import STATISTIC_BLOCK_ELEMENTS
+
+_MEASURING_BYTES = 3 * 8 * STATISTIC_BLOCK_ELEMENTS  # a block, as float64, and what is made of it
+
+
+def check_grids(plans: CasePlans) -> None:
+    """Refuse cases whose groups end on different grids: they could not share patches.
+
+    Raises
+    ------
+    UsageError
+        Names the case, the groups, and how they differ.
+    """
+    first, *others = plans.recipe.chains
+    for number, case in enumerate(plans.cases):
+        ours = plans.base(number, first).result
+        for group in others:
+            theirs = plans.base(number, group).result
+            if ours.shape != theirs.shape:
+                raise UsageError(
+                    f"Case {case.name!r}: {first!r} ends with the shape {ours.shape}, {group!r} with {theirs.shape}.",
+                    hint="Groups share patches: end both chains on one grid, as with ResampleToShape or the same resampling.",
+                )
+            a, b = ours.geometry, theirs.geometry
+            if a is not None and b is not None and a.known and b.known and not a.is_close(b):
+                raise UsageError(
+                    f"Case {case.name!r}: {first!r} and {group!r} have the same shape and lie elsewhere in space.",
+                    hint="Begin both chains with Canonical(), or check the files.",
+                )
+
+
+def estimates(plans: CasePlans, copies: int) -> list[CaseEstimate]:
+    """Return what each case takes, for :func:`mlarray.streaming.regimes.decide`."""
+    return [_estimate(plans, number, copies) for number in range(len(plans.cases))]
+
+
+def batch_bytes(plans: CasePlans, batch_size: int) -> int:
+    """Return the bytes of the largest batch."""
+    sizes = (
+        sum(_patch_bytes(plans.base(number, group)) for group in plans.recipe.chains)
+        for number in range(len(plans.cases))
+    )
+    return batch_size * max(sizes, default=0)
+
+
+def patch_for_evaluation(plans: CasePlans, budget: Budget) -> EvaluationPatch:
+    """Return the patch that evaluation fits in a budget with."""
+    shapes, channels = {}, {}
+    for number, case in enumerate(plans.cases):
+        results = [plans.base(number, group).result for group in plans.recipe.chains]
+        shapes[case.name] = results[0].shape
+        channels[case.name] = sum(result.channels for result in results)
+    return evaluation_patch(shapes, channels, budget)
+
+
+def _estimate(plans: CasePlans, number: int, copies: int) -> CaseEstimate:
+    stored = resident = buffered = peak = 0
+    streams = {}
+    for group in plans.recipe.chains:
+        base = plans.base(number, group)
+        bytes_ = base.result.bytes_of(base.result.region)
+        stored += base.chain.stored.bytes_of(base.chain.stored.region)
+        resident += bytes_
+        streams[group] = tuple(plans.copy_plan(number, group, copy, 0).streams for copy in range(copies))
+        peak = max(peak, _peak(base))
+        if not all(streams[group]):
+            buffered += bytes_
+    return CaseEstimate(plans.cases[number].name, stored, resident, streams, peak + _MEASURING_BYTES, buffered)
+
+
+def _peak(plan: Plan) -> int:
+    """Return the most that computing a patch holds, or, where patches do not stream, computing the whole."""
+    if not plan.streams:
+        return plan.peak_bytes(plan.result.region)
+    middle = plan.grid[len(plan.grid) // 2] if len(plan.grid) else Region.full(plan.result.shape)
+    return plan.peak_bytes(middle)
+
+
+def _patch_bytes(plan: Plan) -> int:
+    extents = (declared or n for declared, n in zip(plan.patch_size, plan.result.shape, strict=True))
+    return plan.result.channels * math.prod(extents) * plan.result.dtype.itemsize
