@@ -5,6 +5,7 @@ from __future__ import annotations
 from mlarray.streaming.chain import Chain, Stage
 from mlarray.streaming.explain import Explanation
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
+from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
 from mlarray.streaming.plan import Plan, plan
 from mlarray.streaming.rules import Regime, Rule, Verdict
@@ -13,6 +14,7 @@ __all__ = [
     "Chain",
     "Explanation",
     "PatchGrid",
+    "PatchStream",
     "PatchWriter",
     "Plan",
     "Regime",

@@ -113,7 +113,9 @@ class CasePlans:
         Whether the result of every case is held for good.
     """
 
-    def __init__(self, cases: Sequence[CaseFiles], recipe: Recipe, *, capacity: int = 2, resident: bool = False) -> None:
+    def __init__(
+        self, cases: Sequence[CaseFiles], recipe: Recipe, *, capacity: int = 2, resident: bool = False
+    ) -> None:
         self.cases = tuple(cases)
         self.recipe = recipe
         self.capacity = capacity

@@ -58,11 +58,14 @@ class CaseSet:
         That every case has.
     told : str
         What was found and how its names were read, in a sentence.
+    root : Path, optional
+        The data set, the first of several: what is measured on it is kept there.
     """
 
     cases: tuple[CaseFiles, ...]
     groups: tuple[str, ...]
     told: str
+    root: Path | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -155,9 +158,9 @@ def find_cases(dataset: Datasets, *, groups: Sequence[str] | None = None, subset
             f"No group is in each of the {len(kept)} cases; there are {_listed(_counts(kept))}.",
             hint="Say which are wanted: groups=[...].",
         )
-    found = tuple(CaseFiles(name, {group: places[group] for group in used}) for name, places in kept.items())
+    found = tuple(CaseFiles(name, places) for name, places in kept.items())
     sentence = f"{'; '.join(told)}. {len(found)} {_cases(len(found))} with {', '.join(used)}."
-    return CaseSet(found, tuple(used), sentence)
+    return CaseSet(found, tuple(used), sentence, given[0].path)
 
 
 def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tuple[CaseSet, CaseSet]:

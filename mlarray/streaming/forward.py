@@ -41,6 +41,8 @@ def voxel_of_result(plan: Plan, voxel: Sequence[int], *, stages: int = 0) -> tup
 
 def _distance(region: Region, voxel: Sequence[int]) -> tuple[int, float]:
     """Return how far a voxel lies outside a region, and how far from its centre."""
-    outside = sum(max(low - at, at - (high - 1), 0) for low, high, at in zip(region.start, region.stop, voxel, strict=True))
+    outside = sum(
+        max(low - at, at - (high - 1), 0) for low, high, at in zip(region.start, region.stop, voxel, strict=True)
+    )
     centre = sum(abs((low + high - 1) / 2 - at) for low, high, at in zip(region.start, region.stop, voxel, strict=True))
     return outside, centre

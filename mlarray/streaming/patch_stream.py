@@ -8,36 +8,43 @@ are started only decide how fast it comes and what stays in memory.
 from __future__ import annotations
 
 import hashlib
-import json
+import importlib.util
 import math
-import sys
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-import numpy as np
-
-from mlarray.errors import MLArrayError, UsageError
+from mlarray.errors import UsageError
+from mlarray.machine import this_machine
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_plans import CasePlans, GroupChain, Recipe
 from mlarray.streaming.case_set import CaseSet, find_cases, split
+from mlarray.streaming.class_locations import ClassLocations, locations_of
+from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
+from mlarray.streaming.forward import voxel_of_result
 from mlarray.streaming.grid import Overlap, padded
-from mlarray.streaming.order import Batches, epoch_order, share
+from mlarray.streaming.kept import kept_for
+from mlarray.streaming.neighbours import read_with_neighbours
+from mlarray.streaming.order import epoch_order, share
 from mlarray.streaming.patch_chain import apply_patch_transforms, check_patch_transforms
 from mlarray.streaming.plan import Plan
-from mlarray.streaming.ranks import Rank, this_rank
-from mlarray.streaming.regimes import CaseEstimate, Decision, decide, evaluation_patch
-from mlarray.streaming.rules import Regime
-from mlarray.streaming.samplers import GridPatches, Sampler
+from mlarray.streaming.ranks import this_rank
+from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
+from mlarray.streaming.rules import COST_LIMIT
+from mlarray.streaming.samplers import GridPatches, Sampler, block_origins
+from mlarray.streaming.stream_words import explained
+from mlarray.transforms.augmentations.drawing import key_of
 from mlarray.transforms.augmentations.lists import Lists
 from mlarray.transforms.base import Transform
 
-MODES = ("train", "predict", "evaluate")
+PARTS = ("train", "validation")
+PREFETCH = 2
+"""Batches that each worker computes ahead."""
 
 
 class PatchStream:
@@ -80,6 +87,11 @@ class PatchStream:
         Of order, positions and draws.
     rank, world_size : int, optional
         Default: those of ``torch.distributed`` where it runs, else of the environment (``RANK``, ``WORLD_SIZE``), else one.
+    workers : int, optional
+        Processes that :meth:`loader` starts. Default: none where all cases are cached, else one per processor, at most 4 and as many as
+        the budget has room for.
+    keep : Path, optional
+        Folder for what is measured once. Default: ``.mlarray`` beside the data, or the user's cache folder.
     squeeze : bool
         Drop spatial axes of extent 1 from batches.
     strict, cost_limit
@@ -122,6 +134,8 @@ class PatchStream:
         seed: int = 0,
         rank: int | None = None,
         world_size: int | None = None,
+        workers: int | None = None,
+        keep: Path | None = None,
         squeeze: bool = False,
         strict: bool = False,
         cost_limit: float = COST_LIMIT,
@@ -156,9 +170,11 @@ class PatchStream:
         check_grids(self._plans)
         budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
         if mode == "evaluate" and patch_size is None:
-            self._plans.close()
-            recipe = replace(recipe, patch_size=patch_for_evaluation(self._plans, budget), overlap=0)
-            self._plans = CasePlans(self.cases.cases, recipe, capacity=batch_size + 1)
+            self.sized = patch_for_evaluation(self._plans, budget)
+            if self.sized.patch_size is not None:
+                self._plans.close()
+                recipe = replace(recipe, patch_size=self.sized.patch_size, overlap=0)
+                self._plans = CasePlans(self.cases.cases, recipe, capacity=batch_size + 1)
         self.decision: Decision = decide(
             estimates(self._plans, self.copies),
             budget,
@@ -166,11 +182,17 @@ class PatchStream:
             world_size=self.rank.world_size,
             batch_size=batch_size,
             shuffle_window=shuffle_window,
+            workers=workers,
+            processors=this_machine().processors,
+            batch_bytes=(PREFETCH + 1) * batch_bytes(self._plans, batch_size),
         )
-        self._plans.resident = self.decision.regime == "cache"
+        self._plans.resident = self.decision.regime is CaseRegime.CACHE
+        self._plans.capacity = self.decision.fifo_cases
+        self._kept = None if self.cases.root is None else kept_for(self.cases.root, folder=keep)
         self._own_cases = self._cases_of_rank()
         self._shapes: dict[tuple[int, int, int], tuple[int, ...]] = {}
         self._locations: dict[int, ClassLocations] = {}
+        self._origins: dict[tuple[int, int, int], tuple[tuple[int, ...], ...]] = {}
         self.set_epoch(0)
 
     # --- what there is -----------------------------------------------------------------------------------------------
@@ -185,6 +207,11 @@ class PatchStream:
     def patch_size(self) -> tuple[int, ...]:
         """Spatial extents of a patch, as declared; 0 is free."""
         return self._plans.base(0, self._first).patch_size
+
+    @property
+    def patches(self) -> int:
+        """How many patches the epoch has, over all ranks in training, of this rank else."""
+        return len(self._order)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in an epoch."""
@@ -202,8 +229,11 @@ class PatchStream:
         copy : int
             0 is the case itself.
         """
-        number = [one.name for one in self.cases.cases].index(case) if isinstance(case, str) else case
-        return self._plans.plan(number, group, copy, self._draws_of(self.epoch))
+        return self._plans.plan(self._number(case), group, copy, self._draw_epoch)
+
+    def plan_as_judged(self, case: int | str, group: str, copy: int = 0) -> Plan:
+        """Return the plan on the stored volume, wherever the voxels come from in the end. Reads headers only."""
+        return self._plans.copy_plan(self._number(case), group, copy, self._draw_epoch)
 
     def explain(self) -> str:
         """Return the decision, and for each group what is read and why. Reads headers only."""
@@ -215,8 +245,12 @@ class PatchStream:
         """Go to the beginning of an epoch: another order, other positions, and, with ``inline_augmentations``, other draws."""
         if epoch < 0:
             raise UsageError(f"An epoch is a number from 0 on, got {epoch}.")
-        self.epoch, self.first_batch = epoch, 0
-        counts = [[self._count(case, copy) for copy in range(self.copies)] for case in self._own_cases]
+        self.epoch, self.first = epoch, 0
+        size = self._plans.recipe.patch_size
+        counts = [
+            [self.sampler.count(self._shape(case, copy), size) for copy in range(self.copies)]
+            for case in self._own_cases
+        ]
         self._order = epoch_order(counts, seed=self.seed, epoch=epoch, shuffle=self.shuffle, window=self.shuffle_window)
         self._batches = share(len(self._order), batch_size=self.batch_size, lanes=self.lanes, **self._share)
 
@@ -239,7 +273,7 @@ class PatchStream:
                 hint="Resume with the cases, chains, seed, batch size and number of ranks of the run that stopped.",
             )
         self.set_epoch(epoch)
-        self.first_batch = batch
+        self.first = batch
 
     # --- patches -----------------------------------------------------------------------------------------------------
 
@@ -258,19 +292,21 @@ class PatchStream:
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of this epoch from where the stream stands, computed in this process."""
-        for index in range(self.first_batch, len(self)):
+        for index in range(self.first, len(self)):
             if index + 1 < len(self):
                 self.announce(index + 1)
             yield self.batch(index)
 
     def announce(self, index: int) -> None:
         """Tell storage which regions a batch will read, so that they load while something else is computed."""
+        if self._plans.resident:
+            return
         positions, _ = self._batches[index]
         for place, entry in enumerate(self._order[positions]):
             case, copy, region = self._place(entry, place)
             for group in self.chains:
-                plan = self._plans.copy_plan(case, group, copy, self._draws_of(self.epoch))
-                if not self._plans.resident and plan.verdict.regime is Regime.STREAM:
+                plan = self._plans.copy_plan(case, group, copy, self._draw_epoch)
+                if plan.streams:
                     plan.prefetch([region])
 
     def prepare(self) -> None:
@@ -293,7 +329,7 @@ class PatchStream:
         *,
         pin_memory: bool = False,
         context: str | None = None,
-        prefetch: int = 2,
+        prefetch: int = PREFETCH,
         torch: bool | None = None,
     ) -> Any:
         """Return an iterable over the batches of the current epoch, computed by worker processes.
@@ -301,7 +337,7 @@ class PatchStream:
         Parameters
         ----------
         workers : int, optional
-            0 computes in this process. Default: 0 where all cases are cached, else one per processor, at most 4.
+            0 computes in this process. Default: ``decision.workers``.
         pin_memory : bool
             Page-locked tensors, for copies to a GPU; with torch only.
         context : str, optional
@@ -313,7 +349,7 @@ class PatchStream:
             torch where it is installed.
         """
         self.prepare()
-        count = self._workers() if workers is None else workers
+        count = self.decision.workers if workers is None else workers
         if torch is None:
             torch = importlib.util.find_spec("torch") is not None
         if torch:
@@ -336,18 +372,27 @@ class PatchStream:
     def _sources(self) -> list[str]:
         return list(dict.fromkeys(chain.source or name for name, chain in self.chains.items()))
 
-    def _draws_of(self, epoch: int) -> int:
-        return epoch if self.inline_augmentations else 0
+    @property
+    def _draw_epoch(self) -> int:
+        return self.epoch if self.inline_augmentations else 0
+
+    def _number(self, case: int | str) -> int:
+        if isinstance(case, int):
+            return case
+        if case not in self.cases.names:
+            raise UsageError(f"There is no case {case!r} in this stream.")
+        return self.cases.names.index(case)
 
     def _sample(self, entry: NDArray, place: int, *, repeated: bool) -> Sample:
         case, copy, region = self._place(entry, place)
         arrays, geometry = {}, {}
         for group, chain in self.chains.items():
-            plan = self._plans.plan(case, group, copy, self._draws_of(self.epoch))
-            patch = extended_slices(plan, region, chain.extend_slice) if chain.extend_slice else plan.read(region)
+            plan = self._plans.plan(case, group, copy, self._draw_epoch)
+            patch = read_with_neighbours(plan, region, chain.extend_slice) if chain.extend_slice else plan.read(region)
             if self.mode != "evaluate":
                 patch = padded(patch, plan.patch_size)
-            patch = apply_patch_transforms(chain.patch_transforms, patch, plan.volume)
+            if chain.patch_transforms:
+                patch = apply_patch_transforms(chain.patch_transforms, patch, plan.measured_result)
             if self.squeeze:
                 patch = patch.reshape(patch.shape[0], *(n for n in patch.shape[1:] if n != 1))
             arrays[group], geometry[group] = patch, plan.geometry(region)
@@ -357,20 +402,65 @@ class PatchStream:
         """Return case, copy and region of an entry that stands at a place of its batch."""
         own, copy, number = (int(value) for value in entry)
         case = self._own_cases[own]
-        ...
+        forced = self.sampler.forced(place, self.batch_size)
+        region = self.sampler.region(
+            self._shape(case, copy),
+            self._plans.recipe.patch_size,
+            number,
+            key=key_of("patches", self.seed, self.epoch, self.cases.cases[case].name, copy),
+            locations=self._class_locations(case) if forced else None,
+            forced=forced,
+            origins=self._block_origins(case, copy) if self.sampler.aligned else None,
+            carry=partial(self._carried, case, copy) if copy else None,
+        )
+        return case, copy, region
 
-    def _count(self, case: int, copy: int) -> int:
-        return self.sampler.count(self._shape(case, copy), self.patch_size)
+    def _class_locations(self, case: int) -> ClassLocations | None:
+        """Return where the labels of a case are, on the grid of its results without augmentations."""
+        group = self.sampler.group
+        if group is None:
+            return None
+        if case not in self._locations:
+            base = self._plans.base(case, group)
+            beside = [self._plans.base(case, other).source.source.info for other in self.chains if other != group]
+            self._locations[case] = locations_of(base, store=self._kept, beside=beside)
+            base.release()
+        return self._locations[case]
+
+    def _carried(self, case: int, copy: int, voxel: tuple[int, ...]) -> tuple[int, ...]:
+        """Return the voxel of a copy for one of the case."""
+        base = self._plans.base(case, self._first)
+        plan = self._plans.copy_plan(case, self._first, copy, self._draw_epoch)
+        return voxel_of_result(plan, voxel, stages=len(base.chain.stages))
+
+    def _block_origins(self, case: int, copy: int) -> tuple[tuple[int, ...], ...]:
+        key = (case, copy, self._draw_epoch)
+        if key not in self._origins:
+            plan = self._plans.copy_plan(case, self._first, copy, self._draw_epoch)
+            self._origins[key] = block_origins(plan, self._plans.recipe.patch_size)
+        return self._origins[key]
 
     def _shape(self, case: int, copy: int) -> tuple[int, ...]:
         """Return the extents of a copy of a case: those of the first group."""
-        key = (case, copy, self._draws_of(self.epoch))
+        key = (case, copy, self._draw_epoch if copy else 0)
         if key not in self._shapes:
             volume = self._plans.base(case, self._first).result
-            for transform in self._plans.draws(case, self._first, copy, key[2]):
-                volume = transform.outcome(volume)
+            if copy:
+                volume = self._plans.copy_plan(case, self._first, copy, self._draw_epoch).result
             self._shapes[key] = volume.shape
         return self._shapes[key]
+
+    def _identity(self) -> str:
+        """Return a mark of everything that decides batches."""
+        parts = (
+            self.cases.names,
+            sorted((name, repr(chain)) for name, chain in self.chains.items()),
+            repr(replace(self._plans.recipe, chains={})),
+            repr(self.sampler),
+            (self.mode, self.shuffle, self.shuffle_window, self.lanes, self.batch_size, self.inline_augmentations),
+            (self.rank.rank, self.rank.world_size),
+        )
+        return hashlib.blake2b(repr(parts).encode(), digest_size=8).hexdigest()
 
     @property
     def _share(self) -> dict[str, int]:
@@ -392,3 +482,7 @@ class PatchStream:
             loads[rank] += sizes[case]
             dealt[rank].append(case)
         return tuple(sorted(dealt[self.rank.rank]))
+
+
+def _chain(value: Sequence[Transform] | GroupChain) -> GroupChain:
+    return value if isinstance(value, GroupChain) else GroupChain(value)

@@ -27,7 +27,6 @@ from mlarray.formats.registry import open_source
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
-from mlarray.storage.publish import part_path
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.plan import plan as plan_of
 from mlarray.streaming.plan_source import write_result
@@ -105,7 +104,9 @@ class PatchWriter:
         self._scratch = tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
         shape = plan.result.shape
         space = default_axes(len(shape))
-        self._spec = ArraySpec((channels, *shape), np.dtype(dtype), (Axis("c", "channel"), *space), plan.result.geometry)
+        self._spec = ArraySpec(
+            (channels, *shape), np.dtype(dtype), (Axis("c", "channel"), *space), plan.result.geometry
+        )
         self._tile = tuple(min(_TILE, n) for n in shape)
         self._collected = Path(self._scratch.name) / "collected.mla"
         block = (1, *(min(_BLOCK, n) for n in self._tile))
@@ -133,8 +134,10 @@ class PatchWriter:
         """
         values = np.asarray(prediction)
         shape = target.shape
-        if values.ndim != len(shape) + 1 or values.shape[0] != self.channels or any(
-            n < wanted for n, wanted in zip(values.shape[1:], shape, strict=True)
+        if (
+            values.ndim != len(shape) + 1
+            or values.shape[0] != self.channels
+            or any(n < wanted for n, wanted in zip(values.shape[1:], shape, strict=True))
         ):
             raise UsageError(f"A patch of {(self.channels, *shape)} was expected, got {values.shape}.")
         weights = self._weights_of(shape)

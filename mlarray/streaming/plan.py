@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -92,9 +93,14 @@ class Plan:
         return self.chain.result
 
     @property
+    def measured_result(self) -> Volume:
+        """The result with what the stages have noted about the case; measures what has to be measured."""
+        return self._resolved()[-1]
+
+    @property
     def attributes(self) -> Attributes:
         """What the stages have noted about the case; measures what has to be measured."""
-        return self._resolved()[-1].attributes
+        return self.measured_result.attributes
 
     def fold(self, target: Region) -> Region:
         """Return the region of the stored volume that a region of the result needs."""
@@ -152,7 +158,7 @@ class Plan:
         """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
         regions = self.chain.fold(target)
         held = [self.chain.stored.bytes_of(regions[0])]
-        for stage, source, wanted in zip(self.chain.stages, regions, regions[1:], strict=True):
+        for stage, (source, wanted) in zip(self.chain.stages, itertools.pairwise(regions), strict=True):
             made = stage.locality.makes(source, wanted, stage.after.shape)
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
         return max(held)

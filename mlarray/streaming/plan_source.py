@@ -87,7 +87,9 @@ def write_result(
     source = PlanSource(plan)
     row = format_of_name(path)
     if row is None or not row.writes:
-        raise UsageError(f"{path.name} has no suffix of a format that can be written.", hint="Use .mla, .mha or .nii.gz.")
+        raise UsageError(
+            f"{path.name} has no suffix of a format that can be written.", hint="Use .mla, .mha or .nii.gz."
+        )
     module = module_of(row)
     module.losses(source.spec, source.info)  # raises where the format cannot hold it at all
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -90,7 +90,7 @@ def judge(chain: Chain, patch_size: Sequence[int], *, strict: bool, cost_limit: 
         if refusal is not None:
             rule, reason, remedy = refusal
             return Verdict(Regime.BUFFER, f"{stage.label}: {reason}", stage.index, rule, remedy, cost)
-    if not strict and cost > cost_limit:
+    if not strict and chain.stages and cost > cost_limit:
         stage = _dearest(chain, patch_size)
         return Verdict(
             Regime.BUFFER,
