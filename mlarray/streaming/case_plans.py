@@ -60,7 +60,7 @@ class GroupChain:
 
 
 @dataclass(frozen=True, slots=True)
-class Recipe:
+class PlanSettings:
     """What all plans of a stream have in common.
 
     Parameters
@@ -105,7 +105,7 @@ class CasePlans:
     ----------
     cases : sequence of CaseFiles
         In order.
-    recipe : Recipe
+    settings : PlanSettings
         How they are read.
     capacity : int
         Cases that the queue of buffered results holds, and results of copies that need their whole volume.
@@ -114,10 +114,10 @@ class CasePlans:
     """
 
     def __init__(
-        self, cases: Sequence[CaseFiles], recipe: Recipe, *, capacity: int = 2, resident: bool = False
+        self, cases: Sequence[CaseFiles], settings: PlanSettings, *, capacity: int = 2, resident: bool = False
     ) -> None:
         self.cases = tuple(cases)
-        self.recipe = recipe
+        self.settings = settings
         self.capacity = capacity
         self.resident = resident
         self._base: dict[tuple[int, str], Plan] = {}
@@ -182,18 +182,18 @@ class CasePlans:
             self._open.clear()
 
     def _planned(self, case: CaseFiles, group: str) -> Plan:
-        chain = self.recipe.chains[group]
+        chain = self.settings.chains[group]
         source = open_place(case.places[chain.source or group])
-        wanted = _groups_of(chain.transforms) | set(wanted_groups(self.recipe.augmentations))
+        wanted = _groups_of(chain.transforms) | set(wanted_groups(self.settings.augmentations))
         return plan(
             source,
             chain.transforms,
-            patch_size=self.recipe.patch_size,
-            overlap=self.recipe.overlap,
+            patch_size=self.settings.patch_size,
+            overlap=self.settings.overlap,
             groups={name: open_place(place) for name, place in case.places.items() if name in wanted},
             case=case.name,
-            strict=self.recipe.strict,
-            cost_limit=self.recipe.cost_limit,
+            strict=self.settings.strict,
+            cost_limit=self.settings.cost_limit,
             opener=_opened,
         )
 
@@ -203,7 +203,7 @@ class CasePlans:
             return base
         key = (case, group, copy, epoch)
         if key not in self._streams:
-            draws = self.recipe.draws(self.cases[case].name, group, base.result, copy, epoch, base.groups)
+            draws = self.settings.draws(self.cases[case].name, group, base.result, copy, epoch, base.groups)
             self._streams[key] = base.extended(draws) if draws else base
             _trim(self._streams, OPEN_FILES)
         return self._streams[key]
@@ -215,13 +215,13 @@ class CasePlans:
         key = (copy, epoch)
         if key not in held.copies:
             result = held.plan.result
-            draws = self.recipe.draws(self.cases[case].name, group, result, copy, epoch, held.plan.groups)
+            draws = self.settings.draws(self.cases[case].name, group, result, copy, epoch, held.plan.groups)
             held.copies = {known: one for known, one in held.copies.items() if known[1] == epoch}
             held.copies[key] = held.plan.extended(draws) if draws else held.plan
         drawn = held.copies[key]
         if not drawn.streams:
             self._whole_copies[case, group, copy, epoch] = drawn
-            while len(self._whole_copies) > self.capacity * len(self.recipe.chains):
+            while len(self._whole_copies) > self.capacity * len(self.settings.chains):
                 self._whole_copies.popitem(last=False)[1].release()
         return drawn
 

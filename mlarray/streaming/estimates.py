@@ -23,7 +23,7 @@ def check_grids(plans: CasePlans) -> None:
     UsageError
         Names the case, the groups, and how they differ.
     """
-    first, *others = plans.recipe.chains
+    first, *others = plans.settings.chains
     for number, case in enumerate(plans.cases):
         ours = plans.base(number, first).result
         for group in others:
@@ -49,7 +49,7 @@ def estimates(plans: CasePlans, copies: int) -> list[CaseEstimate]:
 def batch_bytes(plans: CasePlans, batch_size: int) -> int:
     """Return the bytes of the largest batch."""
     sizes = (
-        sum(_patch_bytes(plans.base(number, group)) for group in plans.recipe.chains)
+        sum(_patch_bytes(plans.base(number, group)) for group in plans.settings.chains)
         for number in range(len(plans.cases))
     )
     return batch_size * max(sizes, default=0)
@@ -59,7 +59,7 @@ def patch_for_evaluation(plans: CasePlans, budget: Budget) -> EvaluationPatch:
     """Return the patch that evaluation fits in a budget with."""
     shapes, channels = {}, {}
     for number, case in enumerate(plans.cases):
-        results = [plans.base(number, group).result for group in plans.recipe.chains]
+        results = [plans.base(number, group).result for group in plans.settings.chains]
         shapes[case.name] = results[0].shape
         channels[case.name] = sum(result.channels for result in results)
     return evaluation_patch(shapes, channels, budget)
@@ -68,7 +68,7 @@ def patch_for_evaluation(plans: CasePlans, budget: Budget) -> EvaluationPatch:
 def _estimate(plans: CasePlans, number: int, copies: int) -> CaseEstimate:
     stored = resident = buffered = peak = 0
     streams = {}
-    for group in plans.recipe.chains:
+    for group in plans.settings.chains:
         base = plans.base(number, group)
         bytes_ = base.result.bytes_of(base.result.region)
         stored += base.chain.stored.bytes_of(base.chain.stored.region)

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from mlarray.errors import UsageError
 from mlarray.machine import this_machine
@@ -22,7 +22,7 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.budget import memory_budget as read_budget
-from mlarray.streaming.case_plans import CasePlans, GroupChain, Recipe
+from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
 from mlarray.streaming.case_set import CaseSet, find_cases, split
 from mlarray.streaming.class_locations import ClassLocations, locations_of
 from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
@@ -37,6 +37,7 @@ from mlarray.streaming.ranks import this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.samplers import GridPatches, Sampler, block_origins
+from mlarray.streaming.stream_config import load_stream
 from mlarray.streaming.stream_words import explained
 from mlarray.transforms.augmentations.drawing import key_of
 from mlarray.transforms.augmentations.lists import Lists
@@ -165,16 +166,16 @@ class PatchStream:
         self.shuffle_window = shuffle_window
         self.inline_augmentations = inline_augmentations
         self.sampler: Sampler = GridPatches(overlap) if sampler is None else sampler
-        recipe = Recipe(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
-        self._plans = CasePlans(self.cases.cases, recipe, capacity=max(batch_size + 1, shuffle_window or 0))
+        settings = PlanSettings(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
+        self._plans = CasePlans(self.cases.cases, settings, capacity=max(batch_size + 1, shuffle_window or 0))
         check_grids(self._plans)
         budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
         if mode == "evaluate" and patch_size is None:
             self.sized = patch_for_evaluation(self._plans, budget)
             if self.sized.patch_size is not None:
                 self._plans.close()
-                recipe = replace(recipe, patch_size=self.sized.patch_size, overlap=0)
-                self._plans = CasePlans(self.cases.cases, recipe, capacity=batch_size + 1)
+                settings = replace(settings, patch_size=self.sized.patch_size, overlap=0)
+                self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1)
         self.decision: Decision = decide(
             estimates(self._plans, self.copies),
             budget,
@@ -195,12 +196,26 @@ class PatchStream:
         self._origins: dict[tuple[int, int, int], tuple[tuple[int, ...], ...]] = {}
         self.set_epoch(0)
 
+    @classmethod
+    def from_config(cls, path: str | Path, **changes: Any) -> Self:
+        """Return the stream that a YAML file describes, see :mod:`mlarray.streaming.stream_config`.
+
+        Parameters
+        ----------
+        path : str or Path
+            The file.
+        changes
+            Arguments that win over those of the file.
+        """
+        arguments = {**load_stream(path), **changes}
+        return cls(arguments.pop("dataset"), arguments.pop("groups"), **arguments)
+
     # --- what there is -----------------------------------------------------------------------------------------------
 
     @property
     def copies(self) -> int:
         """How many copies every case has, itself included."""
-        lists = self._plans.recipe.augmentations
+        lists = self._plans.settings.augmentations
         return 1 + sum(one.nb for one in (lists.values() if isinstance(lists, Mapping) else lists))
 
     @property
@@ -246,7 +261,7 @@ class PatchStream:
         if epoch < 0:
             raise UsageError(f"An epoch is a number from 0 on, got {epoch}.")
         self.epoch, self.first = epoch, 0
-        size = self._plans.recipe.patch_size
+        size = self._plans.settings.patch_size
         counts = [
             [self.sampler.count(self._shape(case, copy), size) for copy in range(self.copies)]
             for case in self._own_cases
@@ -405,7 +420,7 @@ class PatchStream:
         forced = self.sampler.forced(place, self.batch_size)
         region = self.sampler.region(
             self._shape(case, copy),
-            self._plans.recipe.patch_size,
+            self._plans.settings.patch_size,
             number,
             key=key_of("patches", self.seed, self.epoch, self.cases.cases[case].name, copy),
             locations=self._class_locations(case) if forced else None,
@@ -437,7 +452,7 @@ class PatchStream:
         key = (case, copy, self._draw_epoch)
         if key not in self._origins:
             plan = self._plans.copy_plan(case, self._first, copy, self._draw_epoch)
-            self._origins[key] = block_origins(plan, self._plans.recipe.patch_size)
+            self._origins[key] = block_origins(plan, self._plans.settings.patch_size)
         return self._origins[key]
 
     def _shape(self, case: int, copy: int) -> tuple[int, ...]:
@@ -455,7 +470,7 @@ class PatchStream:
         parts = (
             self.cases.names,
             sorted((name, repr(chain)) for name, chain in self.chains.items()),
-            repr(replace(self._plans.recipe, chains={})),
+            repr(replace(self._plans.settings, chains={})),
             repr(self.sampler),
             (self.mode, self.shuffle, self.shuffle_window, self.lanes, self.batch_size, self.inline_augmentations),
             (self.rank.rank, self.rank.world_size),

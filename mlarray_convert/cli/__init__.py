@@ -27,6 +27,7 @@ _COMMANDS = {
     "verify": ("verify", "Check files by their checksums, or against their source."),
     "formats": ("formats", "List the formats that can be read and written."),
     "plan": ("plan", "Show whether a chain of transforms streams, and what a patch reads."),
+    "stream": ("stream", "Show or measure a patch stream that a YAML file describes."),
     "bench": ("bench", "Measure which layout reads your patches fastest."),
     "demo": ("demo", "Make a small data set, convert it, and read patches from it."),
 }
