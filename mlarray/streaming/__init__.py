@@ -15,7 +15,6 @@ from mlarray.streaming.samplers import (
     GridPatches,
     RandomPatches,
     Sampler,
-    around,
     block_origins,
 )
 
@@ -37,7 +36,6 @@ __all__ = [
     "Sampler",
     "Stage",
     "Verdict",
-    "around",
     "block_origins",
     "class_locations",
     "find_cases",

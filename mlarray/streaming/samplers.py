@@ -193,8 +193,8 @@ class ForegroundPatches:
     The rule is that of nnU-Net's data loader (Isensee et al. 2021), where ``fraction`` is ``oversample_foreground_percent``: the
     patch at position *j* of a batch of *b*, from 0, is forced to hold a label when ``j >= round(b * (1 - fraction))``, with the
     ``round`` of Python. For it, a class is drawn, all that the case holds being equally likely, then a voxel of this class, and
-    the patch is centred on the voxel and moved inside the volume. All other patches, and all of a case without labels, are those of
-    :class:`RandomPatches`.
+    the patch is centred on the voxel and moved inside the volume. All other patches, and all of a case without labels, are those
+    of :class:`RandomPatches`.
 
     Parameters
     ----------
