@@ -71,7 +71,7 @@ class MlaSource(SourceBase):
             axes_record = [axis.to_dict() for axis in unlabelled]
         self.spec = spec_of(store.shape, store.dtype.newbyteorder("="), meta.spatial, axes_record)
         self.order = tuple(range(self.spec.ndim))
-        self.chunks = store.chunks
+        self.chunks, self.blocks = store.chunks, store.blocks
         self.info = SourceInfo(
             format=format_name,
             files=(path,),

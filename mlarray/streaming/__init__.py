@@ -4,27 +4,33 @@ from __future__ import annotations
 
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.case_plans import GroupChain
-from mlarray.streaming.case_set import CaseSet, find_cases, split
+from mlarray.streaming.case_set import CaseFiles, CaseSet, Place, find_cases, open_place, split
 from mlarray.streaming.chain import Chain, Stage
+from mlarray.streaming.class_locations import ClassLocations, class_locations, locations_of
 from mlarray.streaming.explain import Explanation
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
+from mlarray.streaming.kept import Kept, fingerprint, kept_for
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
 from mlarray.streaming.plan import Plan, plan
 from mlarray.streaming.rules import Regime, Rule, Verdict
-from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler
+from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler, block_origins
 
 __all__ = [
     "Batch",
+    "CaseFiles",
     "CaseSet",
     "Chain",
+    "ClassLocations",
     "Explanation",
     "ForegroundPatches",
     "GridPatches",
     "GroupChain",
+    "Kept",
     "PatchGrid",
     "PatchStream",
     "PatchWriter",
+    "Place",
     "Plan",
     "RandomPatches",
     "Regime",
@@ -33,7 +39,13 @@ __all__ = [
     "Sampler",
     "Stage",
     "Verdict",
+    "block_origins",
+    "class_locations",
     "find_cases",
+    "fingerprint",
+    "kept_for",
+    "locations_of",
+    "open_place",
     "padded",
     "patch_grid",
     "patch_weights",

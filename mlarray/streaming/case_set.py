@@ -23,6 +23,7 @@ from mlarray.storage.remote import as_path, is_remote
 from mlarray.streaming.case_layouts import Entry, Kind, Place, entries_of, kind_named
 from mlarray.transforms.augmentations.drawing import key_of
 
+__all__ = ["CaseFiles", "CaseSet", "Place", "chosen", "find_cases", "open_place", "split"]
 Datasets: TypeAlias = str | Path | Sequence[str | Path]
 Choice: TypeAlias = str | int | slice | Sequence[str | int] | None
 _SLICE = re.compile(r"(-?\d*):(-?\d*)(?::(-?\d*))?")

@@ -83,6 +83,15 @@ class VolumeSource:
         """Whether a region is read without decoding the whole file."""
         return self.source.access is Access.REGION
 
+    @property
+    def spatial_blocks(self) -> tuple[tuple[int, ...], ...] | None:
+        """Extents, chunks and blocks of the stored array along the spatial axes; None where it has no blocks."""
+        chunks = getattr(self.source, "chunks", None)
+        if chunks is None:
+            return None
+        blocks = getattr(self.source, "blocks", None) or chunks
+        return tuple(tuple(one[axis] for axis in self._space) for one in (self.source.spec.shape, chunks, blocks))
+
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region, channels first, in an array of their own."""
         inside = self._stored(region)

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 import mlarray
+import mlarray.streaming
 import mlarray_convert
 
 DESCRIBED = ("MLArray", "Meta", "Region", "Geometry", "Axis", "ArraySpec", "Layout", "BlockGrid")

@@ -1,0 +1,389 @@
+"""What was measured once stays: where, under which name, and when is it still true?
+
+Statistics and places of labels take a pass over each case. They are kept as one small file per case in the hidden folder
+``.mlarray`` beside the data, or, where that cannot be written, in the user's folder for caches. The name of a file is a hash of
+what was measured and of a *fingerprint*: the files it comes from, their sizes and times, and the stages before it. Whatever
+changes gives another name, so that nothing stale is found. A file that is damaged counts as none and is written anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import io
+import json
+import os
+import sys
+import time
+import zipfile
+from collections.abc import Mapping
+from enum import Enum
+from pathlib import Path, PurePath
+from types import CodeType
+from typing import Any
+
+import numpy as np
+
+from mlarray import __version__
+from mlarray.errors import UsageError
+from mlarray.sources.base import SourceInfo
+from mlarray.storage.publish import PART_SUFFIX, part_path
+from mlarray.storage.remote import is_remote
+from mlarray.streaming.plan import Plan
+from mlarray.transforms.base import Transform
+
+FOLDER = ".mlarray"
+ENVIRONMENT = "MLARRAY_CACHE"
+"""Environment variable that names the user's folder for what is kept; a folder for each data set is made in it."""
+RULE = 1
+"""Raised when the same files and stages would be measured otherwise."""
+LIMIT_BYTES = 8 << 30
+MAX_ENTRY_BYTES = 256 << 20
+_SUFFIX = ".npz"
+_PLAIN = "plain.json"
+_PUTS_PER_CHECK = 128
+_ABANDONED_SECONDS = 3600.0
+_USED_SECONDS = 86400.0
+
+
+class Kept:
+    """A folder of small values by key. Several processes may read and write it at once; pickles.
+
+    Parameters
+    ----------
+    folder : Path
+        Made when something is put.
+    root : Path, optional
+        The data set: names in fingerprints are relative to it, so that it may be moved with what is kept.
+    also : Path, optional
+        A folder that is read too, and never written.
+    limit_bytes : int
+        Most bytes of all entries; above it, those that were used least recently go (to the day). Looked at now and then, so that
+        a few more may lie there for a while.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> kept = Kept(Path(tempfile.mkdtemp()))
+    >>> kept.put("mean of p1", {"mean": 3.5, "voxels": np.arange(3)}), kept.get("mean of p2")
+    (True, None)
+    >>> kept.get("mean of p1")
+    {'mean': 3.5, 'voxels': array([0, 1, 2])}
+    """
+
+    def __init__(
+        self, folder: Path, *, root: Path | None = None, also: Path | None = None, limit_bytes: int = LIMIT_BYTES
+    ) -> None:
+        self.folder = folder
+        self.root = root
+        self.also = also
+        self.limit_bytes = limit_bytes
+        self._puts = 0
+
+    def get(self, key: str) -> dict[str, Any] | None:
+        """Return what was put under a key; None where there is nothing, or nothing that can be read."""
+        name = self._path(key).name
+        for folder in (self.folder, self.also):
+            found = None if folder is None else _read(folder / name, key)
+            if found is not None:
+                return found
+        return None
+
+    def put(self, key: str, value: Mapping[str, object]) -> bool:
+        """Keep a value; what is there under the key is replaced in one step.
+
+        Parameters
+        ----------
+        key : str
+            Any text.
+        value : mapping of str
+            Plain JSON values and numpy arrays of numbers.
+
+        Returns
+        -------
+        bool
+            False where the folder cannot be written or the value is larger than 256 MiB: it is measured again next time.
+
+        Raises
+        ------
+        UsageError
+            A value of another kind.
+        """
+        content = _packed(value, key)
+        if len(content) > MAX_ENTRY_BYTES:
+            return False
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            part = part_path(self._path(key))
+            try:
+                part.write_bytes(content)
+                os.replace(part, self._path(key))
+            except BaseException:
+                part.unlink(missing_ok=True)
+                raise
+        except OSError:
+            return False
+        if self._puts % _PUTS_PER_CHECK == 0:
+            self._remove_surplus()
+        self._puts += 1
+        return True
+
+    def _path(self, key: str) -> Path:
+        return self.folder / (
+            hashlib.blake2b(key.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest() + _SUFFIX
+        )
+
+    def _remove_surplus(self) -> None:
+        """Remove what was used least recently above the limit, and what writers left that were killed."""
+        entries: list[tuple[float, int, Path]] = []
+        now = time.time()
+        for path in list(self.folder.iterdir()):
+            with contextlib.suppress(OSError):
+                status = path.stat()
+                if path.suffix == _SUFFIX:
+                    entries.append((status.st_mtime, status.st_size, path))
+                elif path.suffix == PART_SUFFIX and now - status.st_mtime > _ABANDONED_SECONDS:
+                    path.unlink()
+        surplus = sum(size for _, size, _ in entries) - self.limit_bytes
+        for _, size, path in sorted(entries):
+            if surplus <= 0:
+                break
+            with contextlib.suppress(OSError):
+                path.unlink()
+            surplus -= size
+
+
+def _read(path: Path, key: str) -> dict[str, Any] | None:
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_ENTRY_BYTES + 1)
+            changed = os.fstat(file.fileno()).st_mtime
+        if len(content) > MAX_ENTRY_BYTES:
+            return None
+        found = _unpacked(content, key)
+    except Exception:  # whatever damaged bytes lead to: what cannot be read is not there
+        return None
+    if time.time() - changed > _USED_SECONDS:
+        with contextlib.suppress(OSError):
+            os.utime(path)  # those that were used least recently go first
+    return found
+
+
+def kept_for(dataset: Path, *, folder: Path | None = None, environment: Mapping[str, str] = os.environ) -> Kept:
+    """Return where what is measured on a data set is kept.
+
+    Parameters
+    ----------
+    dataset : Path
+        Its folder or file.
+    folder : Path, optional
+        Default: ``.mlarray`` beside the data, where it can be written and ``MLARRAY_CACHE`` is not set; else one of its own in
+        :func:`cache_folder`, and what lies beside the data is read all the same.
+    environment : mapping
+        Of the process.
+    """
+    place = dataset if is_remote(dataset) else dataset.absolute()
+    root = place if is_remote(place) or place.is_dir() else place.parent
+    if folder is not None:
+        return Kept(folder, root=root)
+    beside = None if is_remote(root) else root / FOLDER
+    wanted = not environment.get(ENVIRONMENT)
+    if beside is not None and wanted and os.access(beside if beside.exists() else root, os.W_OK):
+        return Kept(beside, root=root)
+    name = hashlib.blake2b(str(root).encode("utf-8", "surrogateescape"), digest_size=8).hexdigest()
+    return Kept(cache_folder(environment) / f"{root.name}-{name}", root=root, also=beside)
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ, *, platform: str = sys.platform) -> Path:
+    """Return the user's folder for what is kept of data sets that cannot be written.
+
+    ``MLARRAY_CACHE`` where it is set. Else a folder ``mlarray`` in that of the system: ``%LOCALAPPDATA%`` on Windows,
+    ``~/Library/Caches`` on macOS, and as the XDG base directory specification says on others (``$XDG_CACHE_HOME``, or
+    ``~/.cache``).
+    """
+    chosen = environment.get(ENVIRONMENT)
+    if chosen:
+        return Path(chosen)
+    home = Path(environment.get("HOME") or environment.get("USERPROFILE") or Path.home())
+    if platform == "win32":
+        return Path(environment.get("LOCALAPPDATA") or home / "AppData" / "Local") / "mlarray" / "Cache"
+    if platform == "darwin":
+        return home / "Library" / "Caches" / "mlarray"
+    xdg = environment.get("XDG_CACHE_HOME", "")
+    return (Path(xdg) if os.path.isabs(xdg) else home / ".cache") / "mlarray"
+
+
+def fingerprint(plan: Plan, *, stages: int | None = None, root: Path | None = None) -> str | None:
+    """Return what tells one result of a chain from another: its files, what is known beforehand, and the stages.
+
+    Parameters
+    ----------
+    plan : Plan
+        Its source, groups and attributes count.
+    stages : int, optional
+        How many stages from the first; default: all.
+    root : Path, optional
+        Files below it are named relative to it, others by their full names.
+
+    Returns
+    -------
+    str or None
+        None where it cannot be told: an array in memory, files on a remote store, a transform with parameters of an unknown kind.
+        What is measured then cannot be kept. Of transforms that are not of this package, the code of the class counts too, but
+        not that of functions it calls.
+    """
+    used = plan.chain.stages[:stages]
+    names = sorted(
+        {
+            name
+            for stage in used
+            for name in (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
+        }
+    )
+    infos = [plan.source.source.info]
+    loose: list[Path] = []
+    for name in names:
+        if name in plan.groups:
+            infos.append(plan.groups[name].source.info)
+        else:
+            loose.append(Path(name))  # opened by the plan when it is needed
+    try:
+        words: list[object] = [RULE, __version__, names, *(_identity(info, root) for info in infos)]
+        words += [_version(path, root) for path in loose]
+        words.append({key: list(stack) for key, stack in plan.chain.stored.attributes.stacks.items()})
+        words += [_described(stage.transform) for stage in used]
+        text = json.dumps(_plain(words), sort_keys=True, allow_nan=True)
+    except (_UnknownError, OSError):
+        return None
+    return hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class _UnknownError(Exception):
+    """A value that has no text of its own."""
+
+
+def _identity(info: SourceInfo, root: Path | None) -> list[object]:
+    if not info.files or any(is_remote(path) for path in info.files):
+        raise _UnknownError
+    return [info.format, info.item, [_version(path, root) for path in info.files]]
+
+
+def _version(path: Path, root: Path | None) -> list[object]:
+    """Return name, size in bytes and time of the last change in ns of a file; of a folder, of all files in it."""
+    place = path.absolute()
+    name = place.relative_to(root).as_posix() if root is not None and place.is_relative_to(root) else str(place)
+    if not place.is_dir():
+        status = place.stat()
+        return [name, status.st_size, status.st_mtime_ns]
+    state = hashlib.blake2b(digest_size=16)
+    for folder, folders, files in os.walk(place):
+        folders.sort()
+        for file in sorted(files):
+            status = os.stat(os.path.join(folder, file))
+            inner = os.path.relpath(os.path.join(folder, file), place)
+            state.update(f"{inner}\0{status.st_size}\0{status.st_mtime_ns}\0".encode("utf-8", "surrogateescape"))
+    return [name, "folder", state.hexdigest()]
+
+
+def _described(transform: Transform) -> list[object]:
+    """Return name and parameters of a transform, and of one that is not of this package also its code."""
+    kind = type(transform)
+    if not dataclasses.is_dataclass(transform):
+        if vars(transform):
+            raise _UnknownError  # its parameters cannot be told from what it only remembers
+        fields: dict[str, object] = {}
+    else:
+        fields = {one.name: getattr(transform, one.name) for one in dataclasses.fields(transform)}
+    own = [one for one in kind.__mro__ if one.__module__.split(".")[0] not in ("mlarray", "builtins", "typing")]
+    return [f"{kind.__module__}.{kind.__qualname__}", fields, [_code_of(one) for one in own]]
+
+
+def _code_of(kind: type) -> str:
+    """Return a checksum of the functions of a class as they are compiled, so that a change of them is seen."""
+    state = hashlib.blake2b(digest_size=16)
+    for name, value in sorted(vars(kind).items()):
+        function = getattr(value, "__func__", getattr(value, "fget", value))
+        code = getattr(function, "__code__", None)
+        if isinstance(code, CodeType):
+            _add_code(state, name, code)
+    return state.hexdigest()
+
+
+def _add_code(state: Any, name: str, code: CodeType) -> None:
+    state.update(f"{name}\0{code.co_names}\0".encode("utf-8", "surrogateescape") + code.co_code)
+    for constant in code.co_consts:
+        if isinstance(constant, CodeType):
+            _add_code(state, constant.co_name, constant)
+        elif isinstance(constant, frozenset):
+            state.update(repr(sorted(map(repr, constant))).encode("utf-8", "surrogateescape"))
+        else:
+            state.update(f"{constant!r}\0".encode("utf-8", "surrogateescape"))
+
+
+def _plain(value: object) -> object:
+    """Return a value as plain JSON values that are the same in every process."""
+    if value is None or (isinstance(value, (bool, int, float, str)) and not isinstance(value, Enum)):
+        return value
+    if isinstance(value, Enum):
+        return [type(value).__qualname__, value.name]
+    if isinstance(value, np.generic):
+        return [value.dtype.str, _plain(value.item())]
+    if isinstance(value, np.ndarray) and not value.dtype.hasobject:
+        return [
+            "array",
+            value.dtype.str,
+            list(value.shape),
+            hashlib.blake2b(np.ascontiguousarray(value).tobytes()).hexdigest(),
+        ]
+    if isinstance(value, (PurePath, np.dtype)):
+        return [type(value).__name__ if isinstance(value, np.dtype) else "path", str(value)]
+    if isinstance(value, type):
+        return ["type", f"{value.__module__}.{value.__qualname__}"]
+    if isinstance(value, Mapping):
+        return ["mapping", sorted(([_plain(key), _plain(one)] for key, one in value.items()), key=repr)]
+    if isinstance(value, (set, frozenset)):
+        return ["set", sorted((_plain(one) for one in value), key=repr)]
+    if isinstance(value, (list, tuple)):
+        return [_plain(one) for one in value]
+    if isinstance(value, Transform):
+        return _plain(_described(value))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return [type(value).__qualname__, _plain([getattr(value, one.name) for one in dataclasses.fields(value)])]
+    raise _UnknownError
+
+
+def _packed(value: Mapping[str, object], key: str) -> bytes:
+    arrays = {f"{name}.npy": one for name, one in value.items() if isinstance(one, np.ndarray)}
+    plain = {name: one for name, one in value.items() if not isinstance(one, np.ndarray)}
+    try:
+        text = json.dumps({"key": key, "order": list(value), "plain": plain})
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"Only plain values and arrays of numbers are kept: {error}.") from None
+    packed = io.BytesIO()
+    with zipfile.ZipFile(packed, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(_PLAIN, text)
+        for name, array in arrays.items():
+            if array.dtype.kind not in "biufc":
+                raise UsageError(
+                    f"Only plain values and arrays of numbers are kept, {name[:-4]!r} is an array of {array.dtype}."
+                )
+            one = io.BytesIO()
+            np.lib.format.write_array(one, array, allow_pickle=False)
+            archive.writestr(name, one.getvalue())
+    return packed.getvalue()
+
+
+def _unpacked(content: bytes, key: str) -> dict[str, Any]:
+    """Return the value in the bytes of an entry; anything that is not as it was written is an error, whatever its kind."""
+    with zipfile.ZipFile(io.BytesIO(content)) as archive:
+        if sum(info.file_size for info in archive.infolist()) > MAX_ENTRY_BYTES:
+            raise ValueError("too large")
+        parts = {info.filename: archive.read(info) for info in archive.infolist()}  # checks each checksum
+    text = json.loads(parts.pop(_PLAIN))
+    if text["key"] != key:
+        raise ValueError("an entry of another key")
+    found: dict[str, Any] = dict(text["plain"])
+    for name, part in parts.items():
+        found[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(part), allow_pickle=False)
+    return {name: found[name] for name in text["order"]}
