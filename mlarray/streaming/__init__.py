@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mlarray.streaming.batch import Batch, Sample
+from mlarray.streaming.budget import Budget, memory_budget, parse_bytes
 from mlarray.streaming.case_plans import GroupChain
 from mlarray.streaming.case_set import CaseFiles, CaseSet, Place, find_cases, open_place, split
 from mlarray.streaming.chain import Chain, Stage
@@ -13,15 +14,21 @@ from mlarray.streaming.kept import Kept, fingerprint, kept_for
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
 from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.regimes import CaseEstimate, CaseRegime, Decision, EvaluationPatch, decide, evaluation_patch
 from mlarray.streaming.rules import Regime, Rule, Verdict
 from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler, block_origins
 
 __all__ = [
     "Batch",
+    "Budget",
+    "CaseEstimate",
     "CaseFiles",
+    "CaseRegime",
     "CaseSet",
     "Chain",
     "ClassLocations",
+    "Decision",
+    "EvaluationPatch",
     "Explanation",
     "ForegroundPatches",
     "GridPatches",
@@ -41,12 +48,16 @@ __all__ = [
     "Verdict",
     "block_origins",
     "class_locations",
+    "decide",
+    "evaluation_patch",
     "find_cases",
     "fingerprint",
     "kept_for",
     "locations_of",
+    "memory_budget",
     "open_place",
     "padded",
+    "parse_bytes",
     "patch_grid",
     "patch_weights",
     "plan",
