@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from multiprocessing import resource_tracker
 from multiprocessing.connection import Connection, wait
 from types import TracebackType
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 from mlarray.errors import UsageError, WorkerError
 from mlarray.streaming.batch import Batch
 from mlarray.streaming.handover import Inbox, give
 
 _STOP_SECONDS = 2.0
-_ORPHAN_SECONDS = 1.0  # how often an idle worker looks whether its parent is alive
+_LOOK_SECONDS = 1.0  # how often who waits looks whether anybody will still come
 _Job: TypeAlias = tuple[int, int, int]  # iteration, epoch, batch
 
 
@@ -124,9 +124,8 @@ class WorkerLoader:
         return len(self.stream)
 
     def __iter__(self) -> Iterator[Batch]:
-        self._iteration += 1
         if self.workers:
-            return self._from_workers(self._iteration)
+            return self._from_workers()
         return (self.stream.batch(index) for index in range(self.stream.first, len(self.stream)))
 
     def __enter__(self) -> WorkerLoader:
@@ -142,8 +141,9 @@ class WorkerLoader:
         self._iteration += 1
         _stop(self._team, os.getpid())
 
-    def _from_workers(self, iteration: int) -> Iterator[Batch]:
-        epoch, first, stop = self.stream.epoch, self.stream.first, len(self.stream)
+    def _from_workers(self) -> Iterator[Batch]:
+        self._iteration += 1
+        iteration, epoch, first, stop = self._iteration, self.stream.epoch, self.stream.first, len(self.stream)
         if first < stop and not self._team:
             self._start()
         ahead = iter(range(first, stop))
@@ -151,11 +151,6 @@ class WorkerLoader:
             self._ask(ahead, iteration, epoch)
         for index in range(first, stop):
             yield self._answer((iteration, epoch, index), ahead)  # no name here: its memory is the caller's to free
-            if self._iteration != iteration:
-                raise UsageError(
-                    "The loader was closed, or iterated anew, before this iteration was done.",
-                    hint="Use a loader of its own for each iteration that runs at the same time.",
-                )
 
     def _start(self) -> None:
         context = multiprocessing.get_context(self.context)
@@ -192,18 +187,12 @@ class WorkerLoader:
 
     def _answer(self, job: _Job, ahead: Iterator[int]) -> Batch:
         """Wait for the answer to a job, and ask for one more; what is still said about earlier iterations is dropped."""
-        worker = self._team[job[2] % self.workers]
         while True:
-            ready = wait([worker.pipe, *(one.process.sentinel for one in self._team)])
-            if worker.pipe not in ready:
-                self._raise_death()
+            worker = self._talking(job)
             try:
                 answered, kind, value = self._inbox.take(worker.pipe)
             except (EOFError, OSError):
-                worker.process.join(_STOP_SECONDS)
-                worker.process.kill()  # it closed its pipe and hangs on the way out
-                worker.process.join()
-                self._raise_death()
+                self._raise_death(worker)
             worker.has_answered = True
             while worker.asked and worker.asked[0] <= answered:
                 worker.asked.popleft()
@@ -215,8 +204,25 @@ class WorkerLoader:
                 return found
             raise self._rebuilt(worker, job, *value)
 
-    def _raise_death(self) -> None:
-        worker = next(one for one in self._team if not one.process.is_alive())
+    def _talking(self, job: _Job) -> _Worker:
+        """Wait until the worker of a job has something to say, and return it."""
+        while self._iteration == job[0]:
+            worker = self._team[job[2] % self.workers]
+            ready = wait([worker.pipe, *(one.process.sentinel for one in self._team)], _LOOK_SECONDS)
+            if worker.pipe in ready:
+                return worker
+            for one in self._team:
+                if one.process.sentinel in ready:
+                    self._raise_death(one)
+        raise UsageError(
+            "The loader was closed, or iterated anew, before this iteration was done.",
+            hint="Use a loader of its own for each iteration that runs at the same time.",
+        )
+
+    def _raise_death(self, worker: _Worker) -> NoReturn:
+        worker.process.join(_STOP_SECONDS)
+        worker.process.kill()  # it closed its pipe and hangs on the way out
+        worker.process.join()
         code, pid = worker.process.exitcode, worker.process.pid
         message = f"Worker {worker.number} of {self.workers} (process {pid}) ended with {_named(code)}"
         if worker.asked:
@@ -259,7 +265,7 @@ def _serve(pipe: Connection[Any, Any], foreign: Sequence[Connection[Any, Any]], 
     with contextlib.suppress(EOFError, OSError):
         while True:
             while not jobs or pipe.poll():
-                if not pipe.poll(_ORPHAN_SECONDS):
+                if not pipe.poll(_LOOK_SECONDS):
                     if os.getppid() != parent:
                         return
                     continue
