@@ -2,8 +2,8 @@
 
 Where the voxels of a patch come from never changes them. A case is *resident* (the cache: its result is held, for good), it
 *streams* (a patch is computed from its region of the file), or it is *buffered*: its result is held in a queue of a few cases,
-the oldest of which goes first. Copies of a resident or buffered case are drawn from the result that is held, by the same planner
-with the array in memory as its source, so that only copies that need the whole volume are computed as a whole.
+the oldest of which goes first. Copies of a resident or buffered case are drawn from the result that is held, by the same
+planner with the array in memory as its source, so that only copies that need the whole volume are computed as a whole.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ class CasePlans:
     def held_bytes(self) -> int:
         """Bytes of all results that are in memory now."""
         with self._lock:
-            results = sum(held.plan.source.array.nbytes for held in self._results.values())  # type: ignore[union-attr]
+            results = sum(held.plan.source.held_bytes for held in self._results.values())
             return results + sum(one.held_bytes for one in self._whole_copies.values())
 
     def measure(self, case: int, group: str) -> None:
@@ -254,7 +254,7 @@ class CasePlans:
         return self._base[key]
 
     def __getstate__(self) -> dict[str, Any]:
-        empty = {name: OrderedDict() for name in ("_results", "_whole_copies", "_streams", "_open")}
+        empty: dict[str, Any] = {name: OrderedDict() for name in ("_results", "_whole_copies", "_streams", "_open")}
         return {**self.__dict__, **empty, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -263,8 +263,8 @@ class CasePlans:
 
 
 def computed(plan_: Plan) -> NDArray:
-    """Return the whole result of a plan, block by block where its patches stream, so that no more than a block is held beside it."""
-    if not plan_.streams:
+    """Return the whole result of a plan, block by block where its patches stream, so that no more than a block is held
+    beside it.""" if not plan_.streams:
         return plan_.read_whole()
     plan_.measure()
     array = np.empty(plan_.result.array_shape, plan_.result.dtype)

@@ -166,7 +166,7 @@ def kept_by_nnunet(plan: Plan, beside: Iterable[SourceInfo] = ()) -> ClassLocati
     beside : iterable of SourceInfo
         Of the other groups of the case: nnU-Net keeps the voxels with the image.
     """
-    grid, own = GridMap.of(plan.chain), plan.source.source.info
+    grid, own = GridMap.of(plan.chain), plan.source.info
     if grid.changed is not None or plan.chain.stored.ndim != 3 or HEADER_KEY not in own.header:
         return None
     stored, shape = plan.chain.stored.shape, plan.result.shape

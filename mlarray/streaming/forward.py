@@ -1,7 +1,7 @@
 """Where does a voxel of a stage's input come out?
 
-Localities answer the other way: which input a region of the output needs. So the output is halved, again and again, and the half
-that needs the voxel is kept; a fold takes microseconds, and a volume of 512 voxels a side 27 of them.
+Localities answer the other way: which input a region of the output needs. So the output is halved, again and again, and the
+half that needs the voxel is kept; a fold takes microseconds, and a volume of 512 voxels a side 27 of them.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ def voxel_of_result(plan: Plan, voxel: Sequence[int], *, stages: int = 0) -> tup
     Returns
     -------
     tuple of int
-        Exact for axes that are exchanged or mirrored; for resampled grids within the reach of the interpolation. Of a voxel that is
-        not in the result, the nearest one by the boxes that are read.
+        Exact for axes that are exchanged or mirrored; for resampled grids within the reach of the interpolation. Of a voxel
+        that is not in the result, the nearest one by the boxes that are read.
     """
     region = plan.result.region
     while max(region.shape) > 1:

@@ -241,11 +241,11 @@ def fingerprint(plan: Plan, *, stages: int | None = None, root: Path | None = No
             for name in (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
         }
     )
-    infos = [plan.source.source.info]
+    infos = [plan.source.info]
     loose: list[Path] = []
     for name in names:
         if name in plan.groups:
-            infos.append(plan.groups[name].source.info)
+            infos.append(plan.groups[name].info)
         else:
             loose.append(Path(name))  # opened by the plan when it is needed
     try:

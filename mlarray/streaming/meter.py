@@ -62,8 +62,8 @@ def measure_rate(batches: Iterable[object], *, most: int | None = None) -> Rate:
 def own_bytes() -> int:
     """Return the memory that this process and its children have of their own, now.
 
-    On Linux the sum of ``Pss_Anon`` (proc(5), smaps_rollup): anonymous memory, where pages that processes share after a fork count
-    once. Elsewhere the sum of the unique set sizes.
+    On Linux the sum of ``Pss_Anon`` (proc(5), smaps_rollup): anonymous memory, where pages that processes share after a fork
+    count once. Elsewhere the sum of the unique set sizes.
     """
     import psutil
 

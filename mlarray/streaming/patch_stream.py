@@ -23,7 +23,7 @@ from mlarray.sources.base import NDArray
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
-from mlarray.streaming.case_set import CaseSet, find_cases, split
+from mlarray.streaming.case_set import CaseSet, Choice, find_cases, split
 from mlarray.streaming.class_locations import ClassLocations, locations_of
 from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
 from mlarray.streaming.forward import voxel_of_result
@@ -58,7 +58,8 @@ class PatchStream:
     groups : mapping of str to (sequence of Transform or GroupChain)
         What becomes of each group. All groups of a case must end on one grid: they share patches and draws.
     patch_size : int, sequence of int or None
-        Of the result, per spatial axis in array order; 0 is free, None the whole volume (in evaluation: what the budget allows).
+        Of the result, per spatial axis in array order; 0 is free, None the whole volume (in evaluation: what the budget
+        allows).
     overlap : optional
         Of the grid's patches, see :func:`mlarray.streaming.patch_grid`.
     sampler : Sampler, optional
@@ -77,8 +78,8 @@ class PatchStream:
     shuffle_window : int, optional
         Shuffle among this many cases at a time, so that a buffered case is loaded once for many patches.
     lanes : int
-        Parts that a rank's order is cut into, taken in turn, batch by batch. With as many lanes as workers, each worker has cases of
-        its own; batches depend on lanes, never on workers.
+        Parts that a rank's order is cut into, taken in turn, batch by batch. With as many lanes as workers, each worker has
+        cases of its own; batches depend on lanes, never on workers.
     batch_size : int
         Patches per batch; the last batch may be smaller.
     subset, validation, part
@@ -89,8 +90,8 @@ class PatchStream:
     rank, world_size : int, optional
         Default: those of ``torch.distributed`` where it runs, else of the environment (``RANK``, ``WORLD_SIZE``), else one.
     workers : int, optional
-        Processes that :meth:`loader` starts. Default: none where all cases are cached, else one per processor, at most 4 and as many as
-        the budget has room for.
+        Processes that :meth:`loader` starts. Default: none where all cases are cached, else one per processor, at most 4 and
+        as many as the budget has room for.
     keep : Path, optional
         Folder for what is measured once. Default: ``.mlarray`` beside the data, or the user's cache folder.
     squeeze : bool
@@ -129,8 +130,8 @@ class PatchStream:
         shuffle_window: int | None = None,
         lanes: int = 1,
         batch_size: int = 1,
-        subset: object = None,
-        validation: object = None,
+        subset: Choice = None,
+        validation: float | Choice = None,
         part: str = "train",
         seed: int = 0,
         rank: int | None = None,
@@ -360,8 +361,8 @@ class PatchStream:
         prefetch : int
             Batches per worker that are computed ahead.
         torch : bool, optional
-            Tensors from a ``torch.utils.data.DataLoader`` (True), or numpy arrays from processes without torch (False). Default: with
-            torch where it is installed.
+            Tensors from a ``torch.utils.data.DataLoader`` (True), or numpy arrays from processes without torch (False).
+            Default: with torch where it is installed.
         """
         self.prepare()
         count = self.decision.workers if workers is None else workers
@@ -437,7 +438,7 @@ class PatchStream:
             return None
         if case not in self._locations:
             base = self._plans.base(case, group)
-            beside = [self._plans.base(case, other).source.source.info for other in self.chains if other != group]
+            beside = [self._plans.base(case, other).source.info for other in self.chains if other != group]
             self._locations[case] = locations_of(base, store=self._kept, beside=beside)
             base.release()
         return self._locations[case]

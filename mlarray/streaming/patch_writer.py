@@ -1,9 +1,9 @@
 """How do overlapping predicted patches become a volume on the grid of the stored file, without ever being in memory as a whole?
 
-The volume is cut into tiles. A tile holds the weighted sum of the patches that touch it, and the sum of their weights; when every
-patch of the plan's grid that touches it has come, it is divided and written to an ``.mla``, and forgotten. Patches that come in the
-order of the grid so keep a band of tiles in memory. In any other order tiles are put aside in a scratch file when there are too many.
-At the end the result is carried back through the inverse chain, again region by region.
+The volume is cut into tiles. A tile holds the weighted sum of the patches that touch it, and the sum of their weights; when
+every patch of the plan's grid that touches it has come, it is divided and written to an ``.mla``, and forgotten. Patches
+that come in the order of the grid so keep a band of tiles in memory. In any other order tiles are put aside in a scratch
+file when there are too many. At the end the result is carried back through the inverse chain, again region by region.
 """
 
 from __future__ import annotations
@@ -146,10 +146,11 @@ class PatchWriter:
         for index, tile in self._tiles_of(target):
             inside = target.intersect(tile)
             cut = inside.relative_to(target).slices
-            sums = self._sums[index]
             place = inside.relative_to(tile).slices
-            sums[(slice(0, -1), *place)] += values[(slice(None), *cut)] * weights[cut]
-            sums[(-1, *place)] += weights[cut]
+            *sums, total = self._sums[index]
+            for channel, value in zip(sums, values, strict=True):
+                channel[place] += value[cut] * weights[cut]
+            total[place] += weights[cut]
             self._missing[index] -= 1
             if not self._missing[index]:
                 self._write(index, tile)
@@ -198,7 +199,9 @@ class PatchWriter:
         """Mark a patch of the grid as seen."""
         grid = self.plan.grid
         try:
-            place = tuple(line.index(low) for line, low in zip(grid.starts, target.start, strict=True))
+            place: tuple[int, ...] | None = tuple(
+                line.index(low) for line, low in zip(grid.starts, target.start, strict=True)
+            )
         except ValueError:
             place = None
         if place is None or grid[int(np.ravel_multi_index(place, self._seen.shape))] != target:
@@ -320,6 +323,6 @@ class _Tiles:
     def _fetched(self, index: tuple[int, ...]) -> NDArray:
         slot = self._slots.pop(index)
         self._file.seek(slot * self._bytes)
-        sums = np.frombuffer(bytearray(self._file.read(self._bytes)), np.float64).reshape(self._shape)
+        sums: NDArray = np.frombuffer(bytearray(self._file.read(self._bytes)), np.float64).reshape(self._shape)
         self._free.append(slot)
         return sums

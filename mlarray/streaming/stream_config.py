@@ -12,8 +12,8 @@
       memory_budget: auto
       batch_size: 2
 
-What stands under ``Dataset`` may stand at the top as well, and ``Dataset`` may then be the path. A group that is not renamed needs no
-``groups_dest``: ``groups: {CT: {transforms: [...]}}``, or ``groups: {CT: [Canonical]}``.
+What stands under ``Dataset`` may stand at the top as well, and ``Dataset`` may then be the path. A group that is not renamed
+needs no ``groups_dest``: ``groups: {CT: {transforms: [...]}}``, or ``groups: {CT: [Canonical]}``.
 """
 
 from __future__ import annotations

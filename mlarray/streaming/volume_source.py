@@ -15,7 +15,7 @@ import numpy as np
 
 from mlarray.errors import UsageError
 from mlarray.region import Region
-from mlarray.sources.base import Access, NDArray, Source
+from mlarray.sources.base import Access, NDArray, Source, SourceInfo
 from mlarray.transforms.volume import Attributes, Volume
 
 _warned: set[str] = set()
@@ -77,6 +77,16 @@ class VolumeSource:
         """What to call it in messages."""
         files = self.source.info.files
         return self.volume.case or (str(files[0]) if files else "the array")
+
+    @property
+    def info(self) -> SourceInfo:
+        """What the file says beyond its voxels."""
+        return self.source.info
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the decoded file that is kept in memory."""
+        return 0 if self._decoded is None else self._decoded.nbytes
 
     @property
     def in_parts(self) -> bool:
@@ -165,6 +175,8 @@ class ResidentVolume:
     """
 
     in_parts = True
+    info = SourceInfo()
+    spatial_blocks = None
 
     def __init__(self, array: NDArray, volume: Volume) -> None:
         self.array = array
@@ -176,6 +188,11 @@ class ResidentVolume:
     def name(self) -> str:
         """What to call it in messages."""
         return self.volume.case or "the array"
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the array."""
+        return self.array.nbytes
 
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region in an array of their own."""

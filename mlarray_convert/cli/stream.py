@@ -36,7 +36,9 @@ def plan(config: Path, *, as_json: bool) -> int:
 @click.argument("config", type=GivenPath(), metavar="STREAM.YAML")
 @click.option("--batches", type=click.IntRange(min=1), default=None, metavar="N", help="Per epoch; default: all.")
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
-@click.option("--workers", type=click.IntRange(min=0), default=None, metavar="N", help="Default: as the stream decides.")
+@click.option(
+    "--workers", type=click.IntRange(min=0), default=None, metavar="N", help="Default: as the stream decides."
+)
 @click.option("--torch/--no-torch", "torch", default=None, help="Through torch's DataLoader; default: where installed.")
 @click.option("--json", "as_json", is_flag=True, help="Write one line of JSON per epoch.")
 def run(
@@ -54,7 +56,7 @@ def run(
         stream.set_epoch(epoch)
         with MemoryCurve() as memory:
             rate = measure_rate(loader, most=batches)
-        row = {
+        row: dict[str, object] = {
             "epoch": epoch,
             "batches": rate.batches,
             "patches": rate.patches,

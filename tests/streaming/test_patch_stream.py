@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from mlarray import MLArray, open_source
-from mlarray import transforms as T  # noqa: N812
+from mlarray import transforms as T
 from mlarray.errors import UsageError
 from mlarray.streaming import (
     Batch,
