@@ -263,8 +263,8 @@ class CasePlans:
 
 
 def computed(plan_: Plan) -> NDArray:
-    """Return the whole result of a plan, block by block where its patches stream, so that no more than a block is held
-    beside it.""" if not plan_.streams:
+    """Return the whole result of a plan; where its patches stream, no more than a block is held beside it."""
+    if not plan_.streams:
         return plan_.read_whole()
     plan_.measure()
     array = np.empty(plan_.result.array_shape, plan_.result.dtype)

@@ -65,8 +65,8 @@ class PatchStream:
     sampler : Sampler, optional
         Which patches: :class:`GridPatches` (default), :class:`RandomPatches`, :class:`ForegroundPatches`.
     mode : str
-        ``"train"``: shuffled, cached where the data set fits the budget. ``"predict"`` and ``"evaluate"``: one pass in order, whole
-        cases per rank, never cached; evaluation does not pad.
+        ``"train"``: shuffled, cached where the data set fits the budget. ``"predict"`` and ``"evaluate"``: one pass in order,
+        whole cases per rank, never cached; evaluation does not pad.
     augmentations : sequence or mapping of AugmentationList
         Copies of every case beside the case itself.
     inline_augmentations : bool
@@ -490,14 +490,8 @@ class PatchStream:
         everyone = range(len(self.cases.cases))
         if self.mode == "train" or self.rank.world_size == 1:
             return tuple(everyone)
-        sizes = {case: math.prod(self._plans.base(case, self._first).result.shape) for case in everyone}
-        loads = [0] * self.rank.world_size
-        dealt: list[list[int]] = [[] for _ in loads]
-        for case in sorted(everyone, key=lambda one: (-sizes[one], one)):
-            rank = loads.index(min(loads))
-            loads[rank] += sizes[case]
-            dealt[rank].append(case)
-        return tuple(sorted(dealt[self.rank.rank]))
+        sizes = [math.prod(self._plans.base(case, self._first).result.shape) for case in everyone]
+        return deal(sizes, self.rank.world_size)[self.rank.rank]
 
 
 def _chain(value: Sequence[Transform] | GroupChain) -> GroupChain:

@@ -259,8 +259,8 @@ def patch_weights(shape: Sequence[int], kind: str) -> NDArray:
     shape : sequence of int
         Spatial.
     kind : str
-        ``"uniform"``: 1. ``"gaussian"``: product of one Gaussian per axis about the middle, sigma 1/8 of the extent, at most 1 and at
-        least 0.0001.
+        ``"uniform"``: 1. ``"gaussian"``: product of one Gaussian per axis about the middle, sigma 1/8 of the extent, at most 1
+        and at least 0.0001.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlarray.errors import UsageError
@@ -52,6 +52,23 @@ def this_rank(
     if world_size < 1 or not 0 <= rank < world_size:
         raise UsageError(f"rank is one of 0 to {world_size - 1} as world_size is {world_size}, got {rank}.")
     return Rank(rank, world_size, min(world_size, max(1, _number(environment, "LOCAL_WORLD_SIZE", world_size))))
+
+
+def deal(sizes: Sequence[int], ranks: int) -> list[tuple[int, ...]]:
+    """Return which items each rank gets: the largest first, each to the rank that has least.
+
+    Examples
+    --------
+    >>> deal([5, 3, 3, 1], 2)
+    [(0, 3), (1, 2)]
+    """
+    loads = [0] * ranks
+    dealt: list[list[int]] = [[] for _ in loads]
+    for item in sorted(range(len(sizes)), key=lambda one: (-sizes[one], one)):
+        rank = loads.index(min(loads))
+        loads[rank] += sizes[item]
+        dealt[rank].append(item)
+    return [tuple(sorted(items)) for items in dealt]
 
 
 def _of_torch() -> tuple[int, int] | None:

@@ -31,8 +31,8 @@ from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPat
 _PATCH_KEYS = ("patch_size", "overlap", "extend_slice")
 _GROUP_KEYS = ("transforms", "patch_transforms")
 _PLAIN_KEYS = (
-    "subset", "validation", "part", "memory_budget", "shuffle", "shuffle_window", "lanes", "batch_size", "workers", "seed", "mode",
-    "inline_augmentations", "squeeze", "strict", "cost_limit",
+    "subset", "validation", "part", "memory_budget", "shuffle", "shuffle_window", "lanes", "batch_size", "workers", "seed",
+    "mode", "inline_augmentations", "squeeze", "strict", "cost_limit",
 )  # fmt: skip
 _KEYS = (
     "dataset_filenames", "Dataset", "groups_src", "groups", "augmentations", "Patch", "sampler", *_PLAIN_KEYS,
