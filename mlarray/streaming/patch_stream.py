@@ -33,7 +33,7 @@ from mlarray.streaming.neighbours import read_with_neighbours
 from mlarray.streaming.order import epoch_order, share
 from mlarray.streaming.patch_chain import apply_patch_transforms, check_patch_transforms
 from mlarray.streaming.plan import Plan
-from mlarray.streaming.ranks import this_rank
+from mlarray.streaming.ranks import deal, this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.samplers import GridPatches, Sampler, block_origins

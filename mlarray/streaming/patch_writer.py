@@ -276,7 +276,8 @@ def patch_weights(shape: Sequence[int], kind: str) -> NDArray:
         offset = (np.arange(n) - (n - 1) / 2) / (GAUSSIAN_SIGMA * n)
         line = np.exp(-0.5 * offset * offset)
         found = found * line.reshape([-1 if i == axis else 1 for i in range(len(shape))])
-    return np.maximum(found / found.max(), _LEAST_WEIGHT)
+    weights: NDArray = np.maximum(found / found.max(), _LEAST_WEIGHT)
+    return weights
 
 
 class _Tiles:
