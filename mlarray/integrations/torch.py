@@ -73,7 +73,14 @@ def as_tensors(batch: Batch) -> TorchBatch:
     >>> as_tensors(batch)["CT"].shape
     torch.Size([1, 1, 4, 4])
     """
-    return _with_views({group: _tensor(array) for group, array in batch.arrays.items()}, batch.samples)
+    return _with_views({group: tensor_of(array) for group, array in batch.arrays.items()}, batch.samples)
+
+
+def tensor_of(array: NDArray) -> torch.Tensor:
+    """Return an array as a tensor that shares its memory; copied where it is read-only, backwards or of the other byte order."""
+    if not array.flags.writeable or not array.dtype.isnative or min(array.strides, default=0) < 0:
+        array = array.astype(array.dtype.newbyteorder("="), order="C")
+    return torch.from_numpy(array)
 
 
 class TorchPatches:
@@ -156,10 +163,6 @@ def torch_loader(
 def _with_views(tensors: Mapping[str, torch.Tensor], samples: tuple[Sample, ...]) -> TorchBatch:
     own = Batch({group: tensor.numpy() for group, tensor in tensors.items()}, samples)
     return TorchBatch(tensors, own.samples)
-
-
-def _tensor(array: NDArray) -> torch.Tensor:
-    return torch.from_numpy(np.require(array, array.dtype.newbyteorder("="), ["C", "W"]))
 
 
 def _seed_worker(epoch: int, number: int) -> None:
