@@ -1,0 +1,141 @@
+"""Batches through torch's DataLoader: the same whoever computes them, as tensors that share memory."""
+
+from __future__ import annotations
+
+import gc
+import pickle
+import random
+import sys
+from collections.abc import Iterator
+
+import numpy as np
+import psutil
+import pytest
+
+torch = pytest.importorskip("torch", reason="needs torch")
+
+from mlarray.errors import UsageError  # noqa: E402
+from mlarray.integrations.torch import TorchBatch, TorchPatches, as_tensors, torch_loader  # noqa: E402
+from mlarray.region import Region  # noqa: E402
+from mlarray.streaming.batch import Batch, Sample  # noqa: E402
+from mlarray.streaming.loader import WorkerLoader  # noqa: E402
+
+from . import stream_stand_ins as acts  # noqa: E402
+from .stream_stand_ins import Acting, Numbers  # noqa: E402
+
+SMALL = (4, 4, 4)
+START = [(0, None), (2, "spawn"), *([(1, "fork"), (3, "fork")] if sys.platform == "linux" else [])]
+
+
+class DrawsGlobally(Numbers):
+    def batch(self, index: int) -> Batch:
+        batch = super().batch(index)
+        batch["CT"][0].fill(random.random())
+        batch["CT"][1].fill(np.random.random())  # noqa: NPY002 what code of others does
+        batch["SEG"].fill(int(torch.randint(255, ())))
+        return batch
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left_behind() -> Iterator[None]:
+    yield
+    gc.collect()
+    left = [one for one in psutil.Process().children() if "resource_tracker" not in " ".join(one.cmdline())]
+    assert left == []
+
+
+def values(batches: object) -> list[int]:
+    return [int(batch["CT"][1].max()) for batch in batches]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(("workers", "context"), START)
+def test_batches_come_in_order_and_epochs_reach_workers_that_stay(workers: int, context: str | None) -> None:
+    stream = Numbers(7, SMALL)
+    loader = torch_loader(stream, workers=workers, context=context)
+    assert len(loader) == 7
+    first = list(loader)
+    assert values(first) == list(range(7))
+    stream.set_epoch(3)
+    second = list(loader)
+    assert values(second) == [3000 + k for k in range(7)]
+    by = [batch.samples[0].copy for batch in first]
+    assert by == [batch.samples[0].copy for batch in second]
+    assert len(set(by)) == max(1, workers)
+    assert by == [by[k % max(1, workers)] for k in range(7)]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_epoch_goes_on_where_its_stream_says(workers: int) -> None:
+    stream = Numbers(6, SMALL)
+    stream.first = 4
+    loader = torch_loader(stream, workers=workers)
+    assert len(loader) == 2
+    assert values(loader) == [4, 5]
+    stream.set_epoch(1)
+    assert values(loader) == [1000 + k for k in range(6)]
+
+
+def test_a_batch_has_tensors_and_samples_that_are_views_of_them() -> None:
+    (batch, *_) = torch_loader(Numbers(2, SMALL), workers=1)
+    assert isinstance(batch, TorchBatch)
+    assert (batch["CT"].dtype, batch["SEG"].dtype, batch["CT"].shape) == (torch.float32, torch.uint8, (2, 1, *SMALL))
+    batch["CT"][1] = 5
+    assert (batch.samples[1].arrays["CT"] == 5).all()
+    assert batch.to("cpu")["CT"] is batch["CT"]
+    assert [sample.case for sample in batch] == ["case_0", "case_0"]
+    assert len(batch) == 2
+
+
+def test_arrays_become_tensors_without_a_copy() -> None:
+    with WorkerLoader(Numbers(2), workers=1) as loader:
+        for batch in loader:
+            tensors = as_tensors(batch)
+            assert all(tensors[group].data_ptr() == batch[group].ctypes.data for group in ("CT", "SEG"))
+            assert all(array.ctypes.data % 64 == 0 for array in batch.arrays.values())
+    assert (tensors["SEG"] == 1).all()
+
+
+def test_what_torch_cannot_share_is_copied() -> None:
+    array = np.arange(8, dtype=">i2").reshape(1, 1, 8)[:, :, ::-1]
+    array.flags.writeable = False
+    batch = Batch({"CT": array}, (Sample({"CT": array[0]}, "a", 0, Region((0,), (8,))),))
+    assert as_tensors(batch)["CT"].tolist() == [[[7, 6, 5, 4, 3, 2, 1, 0]]]
+
+
+def test_a_pickled_batch_holds_its_voxels_once() -> None:
+    batch = as_tensors(Numbers(2).batch(1))
+    text = pickle.dumps(batch)
+    assert len(text) < 2 * 32**3 * 5 + 4000
+    assert (pickle.loads(text).samples[1].arrays["SEG"] == 1).all()
+
+
+def test_the_dataset_is_indexed_by_number_or_by_epoch_and_number() -> None:
+    patches = TorchPatches(Numbers(3, SMALL))
+    assert len(patches) == 3
+    assert values([patches[2], patches[5, 1], patches[0]]) == [2, 5001, 5000]
+    with pytest.raises(IndexError, match="Batch 3 of 3"):
+        patches[3]
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="fork")
+def test_global_random_numbers_in_workers_depend_on_the_batch_alone() -> None:
+    def drawn(workers: int, seed: int) -> list[list[float]]:
+        torch.manual_seed(seed)
+        batches = list(torch_loader(DrawsGlobally(5, SMALL), workers=workers, context="fork"))
+        return [[*batch["CT"][:, 0, 0, 0, 0].tolist(), float(batch["SEG"].max())] for batch in batches]
+
+    one = drawn(1, 7)
+    assert one == drawn(3, 7)
+    assert one != drawn(3, 8)
+    assert len({str(row) for row in one}) == 5
+
+
+def test_an_exception_in_a_worker_is_raised_with_its_message() -> None:
+    with pytest.raises(UsageError, match="The patch is too large"):
+        list(torch_loader(Acting(acts.fail), workers=2))
+
+
+def test_asking_for_pinned_memory_without_an_accelerator_warns_of_nothing() -> None:
+    loader = torch_loader(Numbers(2, SMALL), workers=1, pin_memory=True)
+    assert loader.pin_memory is torch.cuda.is_available()
+    assert values(loader) == [0, 1]
