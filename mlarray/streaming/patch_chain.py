@@ -26,6 +26,9 @@ from mlarray.transforms.volume import Volume
 PROBE_SHAPE = (7, 11, 13)
 """Extents for which the shape after a transform is looked at: different ones, so that exchanged axes show."""
 
+PROBE_CHANNELS = 16
+"""Most channels for which a stage of the case chain is asked what it leaves."""
+
 _REASONS = {
     Kind.HALO: "sees nothing beyond the edge of the patch, so every border of a patch would be wrong",
     Kind.ORIENTATION: "would reorient each patch about itself, not the volume",
@@ -80,9 +83,7 @@ def check_patch_transforms(
                 )
         probe = after
     if mode == "predict":
-        left = bare if result is None else result
-        for transform in case_chain if result is None else ():
-            left = _outcome(transform, left, "transforms")
+        left = _left_by(case_chain, bare) if result is None else result
         _check_undoable(chain, bare.with_(attributes=left.attributes), where)
 
 
@@ -171,6 +172,18 @@ def _not_total(transform: Transform, error: Exception, where: str) -> PlanError:
         f"{where}: the declaration of {name} failed with {type(error).__name__}: {error}.",
         hint="A declaration must be total: where something is unknown, answer WholeVolume().",
     )
+
+
+def _left_by(case_chain: Iterable[Transform], volume: Volume) -> Volume:
+    """Return a volume with the attributes that a case chain leaves, whatever number of channels its stages want."""
+    for transform in case_chain:
+        for channels in range(1, PROBE_CHANNELS + 1):
+            asked = volume.with_(channels=channels)
+            after = _outcome(transform, asked, "transforms")
+            if after is not asked:
+                volume = after
+                break
+    return volume
 
 
 def _check_undoable(chain: Sequence[Transform], volume: Volume, where: str) -> None:

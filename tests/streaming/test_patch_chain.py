@@ -210,6 +210,8 @@ def test_a_statistic_of_the_patch_cannot_be_undone_in_a_prediction(
         ([T.Standardize()], [T.Canonical(), T.Standardize(lazy=True)]),
         ([T.Normalize()], [T.Normalize(lazy=True), T.ResampleToResolution([1, 1, 1])]),
         ([T.Normalize(), T.Standardize()], [T.Normalize(lazy=True), T.Standardize(lazy=True)]),
+        ([T.Normalize(channels=[2])], [T.OneHot(3), T.Normalize(lazy=True, channels=[2])]),
+        ([T.Standardize()], [T.Standardize(lazy=True, mean=[1.0, 2.0]), T.Sum(0)]),
         ([T.Normalize()], [T.Clip(-10, 10, save_clip_min=True, save_clip_max=True)]),
         ([T.Standardize(inverse=False)], []),
         ([T.Standardize(mean=3.0, std=2.0)], []),
