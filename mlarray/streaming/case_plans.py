@@ -12,6 +12,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,10 +23,11 @@ from mlarray.streaming.case_set import CaseFiles, open_place
 from mlarray.streaming.grid import Overlap
 from mlarray.streaming.plan import Plan, plan
 from mlarray.streaming.rules import COST_LIMIT
+from mlarray.streaming.saving import PromisedVolume, Saving
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.statistics import statistic_blocks
-from mlarray.transforms.volume import Volume
+from mlarray.transforms.volume import Attributes, Volume
 
 OPEN_FILES = 64
 """Most files that a process keeps open between patches."""
@@ -83,6 +85,14 @@ class PlanSettings:
     strict: bool = False
     cost_limit: float = COST_LIMIT
 
+    @property
+    def saved_patch_size(self) -> tuple[int, ...] | int | None:
+        """Patch size for the layout of what is written: the declared one, where every axis has an extent."""
+        size = self.patch_size
+        if size is None or isinstance(size, int):
+            return size or None
+        return tuple(size) if all(size) else None
+
     def draws(self, case: str, group: str, result: Volume, copy: int, epoch: int, groups: Any) -> tuple[Transform, ...]:
         """Return the transforms of a copy of a case."""
         return draw(
@@ -111,15 +121,24 @@ class CasePlans:
         Cases that the queue of buffered results holds, and results of copies that need their whole volume.
     resident : bool
         Whether the result of every case is held for good.
+    root : Path, optional
+        The data set, for fingerprints of what is written, see :func:`mlarray.streaming.fingerprint`.
     """
 
     def __init__(
-        self, cases: Sequence[CaseFiles], settings: PlanSettings, *, capacity: int = 2, resident: bool = False
+        self,
+        cases: Sequence[CaseFiles],
+        settings: PlanSettings,
+        *,
+        capacity: int = 2,
+        resident: bool = False,
+        root: Path | None = None,
     ) -> None:
         self.cases = tuple(cases)
         self.settings = settings
         self.capacity = capacity
         self.resident = resident
+        self.root = root
         self._base: dict[tuple[int, str], Plan] = {}
         self._results: OrderedDict[tuple[int, str], _Held] = OrderedDict()
         self._whole_copies: OrderedDict[tuple[int, str, int, int], Plan] = OrderedDict()
@@ -138,6 +157,7 @@ class CasePlans:
     def plan(self, case: int, group: str, copy: int = 0, epoch: int = 0) -> Plan:
         """Return the plan that reads a copy of a group of a case, from wherever its voxels come from."""
         with self._lock:
+            self.write(case, group)
             base = self.base(case, group)
             if self.resident:
                 return self._drawn_from(case, group, copy, epoch)
@@ -163,8 +183,20 @@ class CasePlans:
             results = sum(held.plan.source.held_bytes for held in self._results.values())
             return results + sum(one.held_bytes for one in self._whole_copies.values())
 
+    def write(self, case: int, group: str) -> None:
+        """Write what a ``Save`` of a group of a case has to write, unless it is there."""
+        key = (case, group)
+        with self._lock:
+            if isinstance(self.base(case, group).source, PromisedVolume):
+                files, chain = self.cases[case], self.settings.chains[group]
+                source = open_place(files.places[chain.source or group])
+                self._base[key] = self._saving(files, group).written(source, chain.transforms)
+                for place in [place for place in self._streams if place[:2] == key]:
+                    del self._streams[place]
+
     def measure(self, case: int, group: str) -> None:
         """Measure what the stages of a group of a case need, unless that is done."""
+        self.write(case, group)
         base = self.base(case, group)
         base.measure()
         if not base.source.in_parts:
@@ -181,21 +213,32 @@ class CasePlans:
             self._streams.clear()
             self._open.clear()
 
+    def _saving(self, case: CaseFiles, group: str) -> Saving:
+        """Return how the chain of a group of a case is planned."""
+        chain = self.settings.chains[group]
+        wanted = _groups_of(chain.transforms) | set(wanted_groups(self.settings.augmentations))
+
+        def planner(source: Any, transforms: Sequence[Transform], attributes: Attributes, origin: Plan | None) -> Plan:
+            return plan(
+                source,
+                transforms,
+                patch_size=self.settings.patch_size,
+                overlap=self.settings.overlap,
+                groups={name: open_place(place) for name, place in case.places.items() if name in wanted},
+                attributes=attributes,
+                case=case.name,
+                strict=self.settings.strict,
+                cost_limit=self.settings.cost_limit,
+                opener=_opened,
+                origin=origin,
+            )
+
+        return Saving(planner, case.name, group, {"patch_size": self.settings.saved_patch_size}, self.root)
+
     def _planned(self, case: CaseFiles, group: str) -> Plan:
         chain = self.settings.chains[group]
         source = open_place(case.places[chain.source or group])
-        wanted = _groups_of(chain.transforms) | set(wanted_groups(self.settings.augmentations))
-        return plan(
-            source,
-            chain.transforms,
-            patch_size=self.settings.patch_size,
-            overlap=self.settings.overlap,
-            groups={name: open_place(place) for name, place in case.places.items() if name in wanted},
-            case=case.name,
-            strict=self.settings.strict,
-            cost_limit=self.settings.cost_limit,
-            opener=_opened,
-        )
+        return self._saving(case, group).plan(source, chain.transforms)
 
     def _streamed(self, case: int, group: str, copy: int, epoch: int) -> Plan:
         base = self.base(case, group)
@@ -231,6 +274,7 @@ class CasePlans:
             if key not in self._results:
                 if not self.resident:
                     self._make_room(case)
+                self.write(case, group)
                 base = self.base(case, group)
                 self._results[key] = _Held(base.held(computed(base)))
                 base.release()

@@ -168,7 +168,7 @@ class PatchStream:
         self.inline_augmentations = inline_augmentations
         self.sampler: Sampler = GridPatches(overlap) if sampler is None else sampler
         settings = PlanSettings(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
-        self._plans = CasePlans(self.cases.cases, settings, capacity=max(batch_size + 1, shuffle_window or 0))
+        self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1, root=self.cases.root)
         check_grids(self._plans)
         budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
         if mode == "evaluate" and patch_size is None:
@@ -176,7 +176,7 @@ class PatchStream:
             if self.sized.patch_size is not None:
                 self._plans.close()
                 settings = replace(settings, patch_size=self.sized.patch_size, overlap=0)
-                self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1)
+                self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1, root=self.cases.root)
         self.decision: Decision = decide(
             estimates(self._plans, self.copies),
             budget,

@@ -20,7 +20,7 @@ from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
-from mlarray.streaming.volume_source import ResidentVolume, VolumeSource
+from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
@@ -48,9 +48,9 @@ class Plan:
 
     def __init__(
         self,
-        source: VolumeSource | ResidentVolume,
+        source: Stored,
         chain: Chain,
-        groups: Mapping[str, VolumeSource],
+        groups: Mapping[str, Stored],
         *,
         patch_size: int | Sequence[int] | None,
         overlap: Overlap,
@@ -58,6 +58,7 @@ class Plan:
         cost_limit: float,
         opener: Opener | None = None,
         prefix: Plan | None = None,
+        origin: Plan | None = None,
     ) -> None:
         self.source = source
         self.chain = chain
@@ -70,6 +71,7 @@ class Plan:
         self.verdict: Verdict = judge(chain, self.patch_size, strict=strict, cost_limit=cost_limit)
         self.strict = strict
         self.cost_limit = cost_limit
+        self.origin = origin
         self._prefix = prefix  # its stages are the first of these, and it measures for them
         self._volumes: list[Volume] = [chain.stored]
         self._measured: list[Measured] = []
@@ -243,7 +245,7 @@ class Plan:
             opener=self.opener,
         )
 
-    def _like(self, source: VolumeSource | ResidentVolume, chain: Chain, *, prefix: Plan | None = None) -> Plan:
+    def _like(self, source: Stored, chain: Chain, *, prefix: Plan | None = None) -> Plan:
         """Return a plan with the settings and groups of this one."""
         return Plan(
             source,
@@ -255,6 +257,7 @@ class Plan:
             cost_limit=self.cost_limit,
             opener=self.opener,
             prefix=prefix,
+            origin=self if isinstance(source, ResidentVolume) else self.origin,
         )
 
     def _computed(self, length: int, target: Region) -> NDArray:
@@ -362,13 +365,13 @@ class Plan:
 
 
 def plan(
-    source: Source,
+    source: Source | Stored,
     chain: Iterable[Transform],
     *,
     patch_size: int | Sequence[int] | None = None,
     overlap: Overlap = None,
     groups: Mapping[str, Source] | None = None,
-    attributes: Mapping[str, object] | None = None,
+    attributes: Mapping[str, object] | Attributes | None = None,
     case: str = "",
     augmentations: Lists = (),
     copy: int = 0,
@@ -379,6 +382,7 @@ def plan(
     cost_limit: float = COST_LIMIT,
     measure: bool = True,
     opener: Opener | None = None,
+    origin: Plan | None = None,
 ) -> Plan:
     """Plan how patches of a chain's result are read from a stored volume.
 
@@ -432,7 +436,11 @@ def plan(
     if cost_limit <= 0 or np.isnan(cost_limit):
         raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
     transforms = list(chain)
-    stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
+    if isinstance(source, Stored):
+        stored: Stored = source
+    else:
+        known = attributes if isinstance(attributes, Attributes) else Attributes.of(attributes or {})
+        stored = VolumeSource(source, case=case, attributes=known)
     if measure:
         for transform in transforms:
             if isinstance(transform, Transform):
@@ -458,6 +466,7 @@ def plan(
         strict=strict,
         cost_limit=cost_limit,
         opener=opener,
+        origin=origin,
     )
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import threading
 import warnings
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
@@ -20,6 +20,47 @@ from mlarray.transforms.volume import Attributes, Volume
 
 _warned: set[str] = set()
 _NOTHING = Attributes()
+
+
+@runtime_checkable
+class Stored(Protocol):
+    """What a plan reads: channels first, by spatial regions."""
+
+    volume: Volume
+    reads: int
+    bytes_read: int
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+
+    @property
+    def info(self) -> SourceInfo:
+        """What the file says beyond its voxels."""
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether a region is read without decoding the whole file."""
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes that are kept in memory."""
+
+    @property
+    def spatial_blocks(self) -> tuple[tuple[int, ...], ...] | None:
+        """Extents, chunks and blocks of the stored array along the spatial axes; None where it has no blocks."""
+
+    def read(self, region: Region) -> NDArray:
+        """Return the voxels of a spatial region in an array of their own."""
+
+    def prefetch(self, regions: Iterable[Region]) -> None:
+        """Announce regions."""
+
+    def release(self) -> None:
+        """Let go of what is kept in memory."""
+
+    def close(self) -> None:
+        """Close the file; a later read opens it again."""
 
 
 class VolumeSource:
@@ -176,7 +217,7 @@ class ResidentVolume:
 
     in_parts = True
     info = SourceInfo()
-    spatial_blocks = None
+    spatial_blocks: tuple[tuple[int, ...], ...] | None = None
 
     def __init__(self, array: NDArray, volume: Volume) -> None:
         self.array = array

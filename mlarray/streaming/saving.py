@@ -1,0 +1,296 @@
+"""What does ``Save`` write, and when is what it wrote used again?
+
+A chain is cut at its last ``Save``. Where the file is there and carries the fingerprint of what would be written now (of the
+source, and of the stages before it), the rest of the chain reads it. Otherwise the rest is planned on what the file will be,
+which headers tell, and the file is written when voxels are first needed: in one piece or not at all, by one process at a time.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+
+import numpy as np
+
+from mlarray.errors import FormatError, MLArrayError, UsageError
+from mlarray.formats.registry import format_of_name, open_source
+from mlarray.formats.table import Format
+from mlarray.region import Region
+from mlarray.sources.base import NDArray, SourceInfo
+from mlarray.streaming.case_layouts import kind_named
+from mlarray.streaming.kept import fingerprint
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.plan_source import write_result
+from mlarray.transforms.base import Transform
+from mlarray.transforms.saving import Save
+from mlarray.transforms.volume import Attributes
+
+SUFFIX = ".mla"
+"""Of what is written where ``Save`` names no format."""
+_KEY = "saved"
+_LOCK_SUFFIX = ".lock"
+_WAIT_SECONDS = 0.1
+_NOTHING = object()
+Planner: TypeAlias = Callable[[Any, Sequence[Transform], Attributes, Plan | None], Plan]
+
+
+@dataclass(frozen=True, slots=True)
+class Saved:
+    """An entry that a ``Save`` writes.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    result : Plan
+        What is written, planned on the source alone; only its headers are used.
+    prefix : callable
+        Returns the plan that computes it, after earlier entries of the chain have been written.
+    mark : str or None
+        The fingerprint that the file must carry; None where it cannot be told, then the file is written anew by every stream.
+    storage : mapping
+        Storage arguments.
+    """
+
+    path: Path
+    result: Plan
+    prefix: Callable[[], Plan]
+    mark: str | None
+    storage: Mapping[str, object]
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the file can be read in parts."""
+        row = format_of_name(self.path)
+        return row is not None and row.regions.startswith("yes") and not self.path.name.endswith(".gz")
+
+    def opened(self) -> tuple[Any, Attributes] | None:
+        """Return the source of the file and the attributes of its case; None where there is none, or an old one."""
+        if self.mark is None or not self.path.exists():
+            return None
+        try:
+            source = open_source(self.path)
+            kept = source.info.record.get(_KEY)
+            if isinstance(kept, Mapping) and kept.get("mark") == self.mark:
+                return source, _restored(kept.get("attributes"))
+            source.close()
+        except (MLArrayError, OSError):  # damaged, or vanished meanwhile: it is written again
+            pass
+        return None
+
+    def write(self) -> tuple[Any, Attributes]:
+        """Write the file unless another process does meanwhile, and return what :meth:`opened` does."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with _alone(self.path):
+            found = self.opened()
+            if found is None:
+                prefix = self.prefix()
+                record = {_KEY: {"mark": self.mark, "attributes": _plain(prefix.attributes)}}
+                write_result(prefix, self.path, storage=self.storage, record=record)
+                prefix.close()
+                found = open_source(self.path), prefix.attributes
+            return found
+
+
+class PromisedVolume:
+    """A volume that will be in a file: everything about it but its voxels.
+
+    Parameters
+    ----------
+    saved : Saved
+        The entry.
+    """
+
+    info = SourceInfo()
+    spatial_blocks = None
+    held_bytes = 0
+
+    def __init__(self, saved: Saved) -> None:
+        self.volume = saved.result.result
+        self.saved = saved
+        self.reads = 0
+        self.bytes_read = 0
+
+    @property
+    def in_parts(self) -> bool:
+        """Whether the file will be readable in parts."""
+        return self.saved.in_parts
+
+    @property
+    def name(self) -> str:
+        """What to call it in messages."""
+        return self.volume.case or str(self.saved.path)
+
+    def read(self, region: Region) -> NDArray:
+        """Raise: the file is not there."""
+        raise FormatError(f"{self.saved.path} has not been written.", hint="Write it with a PatchStream.")
+
+    def prefetch(self, regions: Any) -> None:
+        """Nothing can be announced."""
+
+    def release(self) -> None:
+        """Let go of what the stages before hold."""
+        self.saved.result.release()
+
+    def close(self) -> None:
+        """Close the files of the stages before."""
+        self.saved.result.close()
+
+
+def entry_path(save: Save, case: str, group: str, *, folder: Path = Path()) -> Path:
+    """Return the file that a ``Save`` writes for a group of a case.
+
+    Raises
+    ------
+    UsageError
+        The format is unknown, or is not written.
+    """
+    root, _, token = save.dataset.rpartition(":")
+    kind = kind_named(token) if root else None
+    if kind is None:
+        root, suffix = save.dataset, SUFFIX
+    else:
+        row: Format | None = kind.row
+        if row is None or not row.writes:
+            raise UsageError(
+                f"Save cannot write {token!r}: the format is read only.", hint="Use mla, mha, h5 or ome-zarr."
+            )
+        suffix = kind.suffix or row.suffixes[0]
+    name = save.group or group
+    return folder / root / case / f"{name}{suffix}"
+
+
+@dataclass(frozen=True, slots=True)
+class Saving:
+    """How chains with ``Save`` are planned for one group of a case.
+
+    Parameters
+    ----------
+    planner : callable
+        ``planner(source, transforms, attributes, origin)`` plans transforms on a source.
+    case, group : str
+        Names of the entry.
+    storage : mapping
+        Storage arguments of what is written.
+    root : Path, optional
+        See :func:`mlarray.streaming.fingerprint`.
+    """
+
+    planner: Planner
+    case: str
+    group: str
+    storage: Mapping[str, object]
+    root: Path | None = None
+
+    def plan(self, source: Any, transforms: Sequence[Transform]) -> Plan:
+        """Return the plan that serves a chain: of what its last ``Save`` wrote or will write, or of the source.
+
+        The source of a plan whose file is not there is a :class:`PromisedVolume`.
+        """
+        saved = self._saved(source, transforms)
+        if saved is None:
+            return self.planner(source, transforms, Attributes(), None)
+        rest = transforms[_last_save(transforms) + 1 :]
+        found = saved.opened()
+        if found is None and any(one.beforehand(saved.result.result) for one in rest):
+            found = saved.write()  # the shape of the result depends on its voxels
+        entry, attributes = (PromisedVolume(saved), Attributes()) if found is None else found
+        return self.planner(entry, rest, attributes, saved.result)
+
+    def written(self, source: Any, transforms: Sequence[Transform]) -> Plan:
+        """Write what is missing and return the plan that serves a chain."""
+        saved = self._saved(source, transforms)
+        if saved is None:
+            return self.planner(source, transforms, Attributes(), None)
+        entry, attributes = saved.opened() or saved.write()
+        return self.planner(entry, transforms[_last_save(transforms) + 1 :], attributes, saved.result)
+
+    def _saved(self, source: Any, transforms: Sequence[Transform]) -> Saved | None:
+        place = _last_save(transforms)
+        if place < 0:
+            return None
+        save, before = transforms[place], transforms[:place]
+        assert isinstance(save, Save)
+        bare = self.planner(source, [one for one in before if not isinstance(one, Save)], Attributes(), None)
+        path = entry_path(save, self.case, self.group)
+        return Saved(path, bare, lambda: self.written(source, before), fingerprint(bare, root=self.root), self.storage)
+
+
+def _last_save(transforms: Sequence[Transform]) -> int:
+    """Return the index of the last ``Save`` of a chain, -1 where there is none."""
+    return max((index for index, transform in enumerate(transforms) if isinstance(transform, Save)), default=-1)
+
+
+def _plain(attributes: Attributes) -> dict[str, list[object]]:
+    """Return the attributes that JSON holds exactly; others stay behind."""
+    found = {}
+    for key, stack in attributes.stacks.items():
+        values = [_plain_value(value) for value in stack]
+        if all(value is not _NOTHING for value in values):
+            found[key] = values
+    return found
+
+
+def _plain_value(value: object) -> object:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, (tuple, list)):
+        parts = [_plain_value(part) for part in value]
+        return _NOTHING if any(part is _NOTHING for part in parts) else parts
+    return value if value is None or isinstance(value, (bool, int, float, str)) else _NOTHING
+
+
+def _restored(stored: object) -> Attributes:
+    if not isinstance(stored, Mapping):
+        return Attributes()
+    return Attributes({str(key): _as_tuple(stack) for key, stack in stored.items() if isinstance(stack, list)})
+
+
+def _as_tuple(value: Any) -> Any:
+    return tuple(_as_tuple(part) for part in value) if isinstance(value, list) else value
+
+
+@contextlib.contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Hold the lock of a file that is written; others wait. The lock of a process that died is free at once."""
+    lock = path.with_name(f".{path.name}{_LOCK_SUFFIX}")
+    while True:
+        with lock.open("a+b") as file:
+            _wait_for(file)
+            if not _is_same(file, lock):
+                continue  # the one before removed it
+            try:
+                yield
+            finally:
+                with contextlib.suppress(OSError):
+                    lock.unlink()
+            return
+
+
+def _is_same(file: IO[bytes], path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(file.fileno()), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _wait_for(file: IO[bytes]) -> None:
+    """Wait until the lock of an open file is ours; it goes when the file is closed. Where the system has none, do without."""
+    if sys.platform == "win32":
+        import msvcrt
+
+        while True:
+            with contextlib.suppress(OSError):
+                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+                return
+            time.sleep(_WAIT_SECONDS)
+    import fcntl
+
+    with contextlib.suppress(OSError):  # a network file system without locks: the file that is complete last counts
+        fcntl.flock(file.fileno(), fcntl.LOCK_EX)
