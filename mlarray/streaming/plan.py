@@ -324,7 +324,7 @@ class Plan:
     def _group(self, stage: Stage, name: str, region: Region) -> NDArray:
         return self._aligned_group(stage, name).read(region)
 
-    def _aligned_group(self, stage: Stage, name: str) -> VolumeSource:
+    def _aligned_group(self, stage: Stage, name: str) -> Stored:
         """Return a group after comparing, once, its grid with that of a stage's input."""
         group = self._group_source(stage, name)
         if (stage.index, name) in self._aligned:
@@ -344,7 +344,7 @@ class Plan:
         self._aligned.add((stage.index, name))
         return group
 
-    def _group_source(self, stage: Stage, name: str) -> VolumeSource:
+    def _group_source(self, stage: Stage, name: str) -> Stored:
         with self._lock:
             if name not in self.groups and self.opener is not None and _is_path(name):
                 self.groups[name] = VolumeSource(self.opener(name), case=name)
@@ -474,7 +474,7 @@ def _is_path(name: str) -> bool:
     return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
 
 
-def _blocks_of(group: VolumeSource) -> Iterator[Block]:
+def _blocks_of(group: Stored) -> Iterator[Block]:
     volume = group.volume
     for region in statistic_blocks(volume.channels, volume.shape):
         yield group.read(region), None

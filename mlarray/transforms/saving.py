@@ -13,8 +13,7 @@ from mlarray.transforms.volume import Volume
 
 @dataclass(frozen=True, slots=True)
 class Save(Transform):
-    """Marks a place of a chain: a :class:`mlarray.streaming.PatchStream` writes the case as it is here and goes on from the
-    file.
+    """Marks where a :class:`mlarray.streaming.PatchStream` writes the case as it is here, and goes on from the file.
 
     The file is written before the first patch is read, region by region where the stages before it stream, and it is used
     again as long as its source, and the stages before it, are the same. What a single plan gives does not change: there,
