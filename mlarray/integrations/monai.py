@@ -12,8 +12,8 @@ from mlarray.streaming.batch import Sample
 def to_metatensor(sample: Sample, group: str, *, frame: Frame | None = None) -> MetaTensor:
     """Return a patch as a ``MetaTensor`` that shares its memory.
 
-    Its axes are C, X, Y, Z and its affine leads to RAS+ millimetres, as ``monai.transforms.LoadImage`` gives a file. ``meta`` holds
-    ``case``, ``copy``, ``patch_start`` and ``patch_stop`` (z, y, x) besides what MONAI puts there.
+    Its axes are C, X, Y, Z and its affine leads to RAS+ millimetres, as ``monai.transforms.LoadImage`` gives a file. ``meta``
+    holds ``case``, ``copy``, ``patch_start`` and ``patch_stop`` (z, y, x) besides what MONAI puts there.
 
     Parameters
     ----------

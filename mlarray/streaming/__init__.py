@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.chain import Chain, Stage
 from mlarray.streaming.explain import Explanation
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
+from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.plan import Plan, plan
 from mlarray.streaming.rules import Regime, Rule, Verdict
 
 __all__ = [
+    "Batch",
     "Chain",
     "Explanation",
     "PatchGrid",
     "Plan",
     "Regime",
     "Rule",
+    "Sample",
     "Stage",
     "Verdict",
+    "WorkerLoader",
     "padded",
     "patch_grid",
     "plan",
