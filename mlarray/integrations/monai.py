@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from monai.data import MetaTensor
+from typing import TYPE_CHECKING
 
 from mlarray.integrations.patch_volumes import Frame, ras_affine, xyz_volume
 from mlarray.integrations.torch import tensor_of
 from mlarray.streaming.batch import Sample
 
+if TYPE_CHECKING:
+    from monai.data import MetaTensor
+
 
 def to_metatensor(sample: Sample, group: str, *, frame: Frame | None = None) -> MetaTensor:
     """Return a patch as a ``MetaTensor`` that shares its memory.
 
-    Its axes are C, X, Y, Z and its affine leads to RAS+ millimetres, as ``monai.transforms.LoadImage`` gives a file. ``meta`` holds
-    ``case``, ``copy``, ``patch_start`` and ``patch_stop`` (z, y, x) besides what MONAI puts there.
+    Its axes are C, X, Y, Z and its affine leads to RAS+ millimetres, as ``monai.transforms.LoadImage`` gives a file. ``meta``
+    holds ``case``, ``copy``, ``patch_start`` and ``patch_stop`` (z, y, x) besides what MONAI puts there.
 
     Parameters
     ----------
@@ -34,6 +37,8 @@ def to_metatensor(sample: Sample, group: str, *, frame: Frame | None = None) -> 
     UsageError
         The sample has no such group, or its world frame is not known.
     """
+    from monai.data import MetaTensor
+
     meta = {
         "case": sample.case,
         "copy": sample.copy,

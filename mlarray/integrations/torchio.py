@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from typing import Any
-
-import torchio
+from typing import TYPE_CHECKING, Any
 
 from mlarray.integrations.patch_volumes import Frame, ras_affine, xyz_volume
 from mlarray.integrations.torch import tensor_of
 from mlarray.streaming.batch import Sample
+
+if TYPE_CHECKING:
+    import torchio
 
 
 def to_subject(sample: Sample, *, labels: Collection[str] = (), frame: Frame | None = None) -> torchio.Subject:
@@ -36,6 +37,8 @@ def to_subject(sample: Sample, *, labels: Collection[str] = (), frame: Frame | N
     UsageError
         A name among ``labels`` is no group of the sample, or a world frame is not known.
     """
+    import torchio
+
     images: dict[str, Any] = {}
     for group in (*sample.arrays, *(name for name in labels if name not in sample.arrays)):
         kind = torchio.LabelMap if group in labels else torchio.ScalarImage

@@ -11,6 +11,7 @@ from mlarray.streaming.class_locations import ClassLocations, class_locations, l
 from mlarray.streaming.explain import Explanation
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
 from mlarray.streaming.kept import Kept, fingerprint, kept_for
+from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
 from mlarray.streaming.plan import Plan, plan
@@ -46,6 +47,7 @@ __all__ = [
     "Sampler",
     "Stage",
     "Verdict",
+    "WorkerLoader",
     "block_origins",
     "class_locations",
     "decide",

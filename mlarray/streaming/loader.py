@@ -100,7 +100,7 @@ class WorkerLoader:
     ...         self.epoch = epoch
     ...     def batch(self, index):
     ...         return Batch.of([Sample({"CT": np.full((1, 4), index)}, "case", 0, Region((0,), (4,)))])
-    >>> with WorkerLoader(Numbers(), workers=2, context="fork") as loader:
+    >>> with WorkerLoader(Numbers(), workers=0) as loader:
     ...     [int(batch["CT"][0, 0, 0]) for batch in loader]
     [0, 1, 2]
     """

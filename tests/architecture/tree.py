@@ -37,7 +37,7 @@ IMAGING = {
         "numcodecs",
     ),
 }
-FRAMEWORKS = {"torch", "dask", "distributed", "napari"}
+FRAMEWORKS = {"torch", "monai", "torchio", "dask", "distributed", "napari"}
 NOT_LOADED_BY_IMPORT = IMAGING | FRAMEWORKS | {"blosc2", "hypothesis", "pytest", "scipy", "pandas"}
 
 
@@ -68,7 +68,7 @@ LIBRARY_RULES = (
     LibraryRule(frozenset({"blosc2"}), ("mlarray/storage/blosc.py",)),
     LibraryRule(frozenset(IMAGING), ("mlarray/formats/",), only_in_functions=True),
     LibraryRule(frozenset({"click", "tqdm", "rich"}), ("mlarray_convert/cli/",)),
-    LibraryRule(frozenset({"torch", "napari"}), ("mlarray/integrations/",)),
+    LibraryRule(frozenset({"torch", "monai", "torchio", "napari"}), ("mlarray/integrations/",)),
     LibraryRule(frozenset({"dask", "distributed"}), ("mlarray/integrations/", "mlarray_convert/cluster/")),
     LibraryRule(frozenset({"hypothesis", "pytest"}), ("mlarray/testing/",)),
 )
