@@ -9,8 +9,9 @@ from mlarray.streaming.case_set import CaseFiles, CaseSet, Place, find_cases, op
 from mlarray.streaming.chain import Chain, Stage
 from mlarray.streaming.class_locations import ClassLocations, class_locations, locations_of
 from mlarray.streaming.explain import Explanation
+from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
-from mlarray.streaming.kept import Kept, fingerprint, kept_for
+from mlarray.streaming.kept import Kept, kept_for
 from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights

@@ -8,8 +8,6 @@ the seed and of each case's own name, so that a case that is added moves no othe
 from __future__ import annotations
 
 import difflib
-import math
-import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,15 +18,11 @@ from mlarray.formats.plugins import all_formats
 from mlarray.formats.registry import open_source, split_suffix
 from mlarray.sources.base import Source
 from mlarray.storage.remote import as_path, is_remote
+from mlarray.streaming.case_choice import Choice, cases_told, chosen, drawn, listed
 from mlarray.streaming.case_layouts import Entry, Kind, Place, entries_of, kind_named
-from mlarray.transforms.augmentations.drawing import key_of
 
-__all__ = ["CaseFiles", "CaseSet", "Place", "chosen", "find_cases", "open_place", "split"]
+__all__ = ["CaseFiles", "CaseSet", "Place", "find_cases", "open_place", "split"]
 Datasets: TypeAlias = str | Path | Sequence[str | Path]
-Choice: TypeAlias = str | int | slice | Sequence[str | int] | None
-_SLICE = re.compile(r"(-?\d*):(-?\d*)(?::(-?\d*))?")
-_LIST_LIMIT_BYTES = 16 << 20
-_SHOWN = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +131,7 @@ def find_cases(dataset: Datasets, *, groups: Sequence[str] | None = None, subset
         elsewhere.update(split_suffix(other.path.name)[0] for other in given if other is not one)
         entries, form = entries_of(one.path, one.kind, wanted, elsewhere)
         new = _by_case(entries)
-        told.append(f"{one.path}: {len(new)} {_cases(len(new))}, {form}")
+        told.append(f"{one.path}: {len(new)} {cases_told(len(new))}, {form}")
         if one.narrows and index:
             cases = {name: {**new[name], **places} for name, places in cases.items() if name in new}
         else:
@@ -150,17 +144,17 @@ def find_cases(dataset: Datasets, *, groups: Sequence[str] | None = None, subset
         )
     names = chosen(sorted(cases), subset)
     if not names:
-        raise UsageError(f"The subset {subset!r} leaves none of {len(cases)} {_cases(len(cases))}.")
+        raise UsageError(f"The subset {subset!r} leaves none of {len(cases)} {cases_told(len(cases))}.")
     kept = {name: cases[name] for name in names}
     used = _shared(kept) if wanted is None else wanted
     _refuse_missing(kept, used)
     if not used:
         raise UsageError(
-            f"No group is in each of the {len(kept)} cases; there are {_listed(_counts(kept))}.",
+            f"No group is in each of the {len(kept)} cases; there are {listed(_counts(kept))}.",
             hint="Say which are wanted: groups=[...].",
         )
     found = tuple(CaseFiles(name, places) for name, places in kept.items())
-    sentence = f"{'; '.join(told)}. {len(found)} {_cases(len(found))} with {', '.join(used)}."
+    sentence = f"{'; '.join(told)}. {len(found)} {cases_told(len(found))} with {', '.join(used)}."
     return CaseSet(found, tuple(used), sentence, given[0].path)
 
 
@@ -194,7 +188,7 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
     if isinstance(validation, bool):
         raise UsageError(f"validation is a share, a number or names, got {validation}.")
     if isinstance(validation, (int, float)):
-        names = set(_drawn(case_set.names, validation, seed))
+        names = set(drawn(case_set.names, validation, seed))
     else:
         names = set(chosen(case_set.names, validation))
     train = tuple(case for case in case_set.cases if case.name not in names)
@@ -202,7 +196,7 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
     if not train or not held:
         which = "training" if not train else "validation"
         raise UsageError(
-            f"validation={validation!r} leaves none of {len(case_set)} {_cases(len(case_set))} for {which}."
+            f"validation={validation!r} leaves none of {len(case_set)} {cases_told(len(case_set))} for {which}."
         )
     return replace(case_set, cases=train), replace(case_set, cases=held)
 
@@ -210,101 +204,6 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
 def open_place(place: Place, *, mapped: bool = True) -> Source:
     """Open the volume of a group; only its header is read. Parameters and errors as for :func:`mlarray.open_source`."""
     return open_source(place.path, item=place.item or None, mapped=mapped)
-
-
-def chosen(names: Sequence[str], choice: Choice) -> list[str]:
-    """Return the names that a choice means, in their own order.
-
-    Parameters
-    ----------
-    names : sequence of str
-        All, sorted.
-    choice : optional
-        As ``subset`` of :func:`find_cases`.
-
-    Raises
-    ------
-    UsageError
-        A name or number that does not exist, or another form.
-
-    Examples
-    --------
-    >>> chosen(["a", "b", "c"], "~b"), chosen(["a", "b", "c"], "0:2"), chosen(["a", "b", "c"], ["c", 0])
-    (['a', 'c'], ['a', 'b'], ['a', 'c'])
-    """
-    if choice is None:
-        return list(names)
-    parts = [choice] if isinstance(choice, (str, int, slice)) else list(choice)
-    taken: set[str] = set()
-    left_out: set[str] = set()
-    for part in parts:
-        if isinstance(part, str) and part.startswith("~") and part not in names:
-            left_out.update(_meant(names, part[1:]))
-        else:
-            taken.update(_meant(names, part))
-    if left_out and len(parts) == sum(isinstance(part, str) and part.startswith("~") for part in parts):
-        taken.update(names)
-    return [name for name in names if name in taken and name not in left_out]
-
-
-def _meant(names: Sequence[str], part: object) -> Sequence[str]:
-    if isinstance(part, slice):
-        return names[part]
-    if isinstance(part, int) and not isinstance(part, bool):
-        if not -len(names) <= part < len(names):
-            raise UsageError(f"There is no case number {part}: there are {len(names)}, counted from 0.")
-        return [names[part]]
-    if not isinstance(part, str):
-        raise UsageError(
-            f"A subset is made of names, numbers, 'first:last' and '~name', got {part!r}.", hint="See find_cases."
-        )
-    if part in names:
-        return [part]
-    match = _SLICE.fullmatch(part)
-    if match is not None:
-        bounds = [int(one) if one else None for one in match.groups()]
-        if bounds[2] == 0:
-            raise UsageError(f"The step of {part!r} is 0.")
-        return names[slice(*bounds)]
-    path = Path(part)
-    if path.is_file():
-        return _named_in(path, names)
-    near = difflib.get_close_matches(part, names, n=1)
-    hint = f"Did you mean {near[0]}?" if near else f"There are {_listed(names)}."
-    raise UsageError(f"There is no case {part!r}, and no file of that name.", hint=hint)
-
-
-def _named_in(path: Path, names: Sequence[str]) -> list[str]:
-    """Return the names in the lines of a file; empty lines and those that begin with # do not count."""
-    with path.open("rb") as file:
-        content = file.read(_LIST_LIMIT_BYTES + 1)
-    if len(content) > _LIST_LIMIT_BYTES:
-        raise UsageError(f"{path} is larger than {_LIST_LIMIT_BYTES} bytes, which no list of cases is.")
-    try:
-        lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
-    except UnicodeDecodeError:
-        raise UsageError(f"{path} is no text file with a case in each line.") from None
-    listed = [line for line in lines if line and not line.startswith("#")]
-    known = set(names)
-    unknown = [line for line in listed if line not in known]
-    if unknown:
-        raise UsageError(
-            f"{path} names {len(unknown)} {_cases(len(unknown))} that do not exist: {_listed(unknown)}.",
-            hint=f"There are {_listed(names)}.",
-        )
-    return listed
-
-
-def _drawn(names: Sequence[str], validation: float, seed: int) -> list[str]:
-    if isinstance(validation, float):
-        if not 0 < validation < 1:
-            raise UsageError(f"A share of cases lies between 0 and 1, got {validation}.")
-        count = max(1, math.floor(validation * len(names) + 0.5))
-    else:
-        count = validation
-    if not 0 < count < len(names):
-        raise UsageError(f"validation={validation} of {len(names)} {_cases(len(names))} leaves none on one side.")
-    return sorted(names, key=lambda name: (key_of("validation", seed, name), name))[:count]
 
 
 def _given(dataset: Datasets) -> list[_Given]:
@@ -358,7 +257,7 @@ def _by_case(entries: Iterable[Entry]) -> dict[str, dict[str, Place]]:
         places[entry.group] = entry.place
     if doubles:
         raise UsageError(
-            f"{len(doubles)} times, two files are the same group of a case: {_listed(doubles, '; ')}.",
+            f"{len(doubles)} times, two files are the same group of a case: {listed(doubles, '; ')}.",
             hint="Rename one, or limit the files to a format: PATH:nii.gz.",
         )
     return cases
@@ -373,7 +272,7 @@ def _refuse_doubles(cases: Mapping[str, Mapping[str, Place]], new: Mapping[str, 
     ]
     if doubles:
         raise UsageError(
-            f"{len(doubles)} volumes are in two data sets: {_listed(doubles, '; ')}.",
+            f"{len(doubles)} volumes are in two data sets: {listed(doubles, '; ')}.",
             hint="Cases of one name are one case: rename those that are not, or give the later set the flag i.",
         )
 
@@ -403,20 +302,11 @@ def _refuse_missing(cases: Mapping[str, Mapping[str, Place]], wanted: Sequence[s
         near = [match for group in nowhere for match in difflib.get_close_matches(group, known, n=1)]
         raise UsageError(
             f"No case has the {'group' if len(nowhere) == 1 else 'groups'} {', '.join(nowhere)}; "
-            f"there are {_listed(_counts(cases))}.",
+            f"there are {listed(_counts(cases))}.",
             hint=f"Did you mean {', '.join(near)}?" if near else None,
         )
     told = [f"{name} ({', '.join(missing)})" for name, missing in lacking.items()]
     raise UsageError(
-        f"{len(lacking)} of {len(cases)} {_cases(len(cases))} lack a group: {_listed(told)}.",
+        f"{len(lacking)} of {len(cases)} {cases_told(len(cases))} lack a group: {listed(told)}.",
         hint=f"Add the files, or leave the cases out: subset=['~{next(iter(lacking))}', ...].",
     )
-
-
-def _listed(names: Sequence[str], separator: str = ", ") -> str:
-    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    return separator.join(names[:_SHOWN]) + more
-
-
-def _cases(count: int) -> str:
-    return "case" if count == 1 else "cases"

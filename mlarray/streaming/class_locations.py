@@ -17,9 +17,10 @@ from mlarray.errors import FormatError, TransformError
 from mlarray.formats.nnunet_case import HEADER_KEY, restored_locations
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SourceInfo
+from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.grid import patch_grid
 from mlarray.streaming.grid_map import GridMap
-from mlarray.streaming.kept import Kept, fingerprint
+from mlarray.streaming.kept import Kept
 from mlarray.streaming.plan import Plan
 from mlarray.transforms.augmentations.drawing import key_of, numbers
 

@@ -24,7 +24,7 @@ from mlarray.formats.table import Format
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SourceInfo
 from mlarray.streaming.case_layouts import kind_named
-from mlarray.streaming.kept import fingerprint
+from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.plan_source import write_result
 from mlarray.transforms.base import Transform

@@ -75,7 +75,8 @@ LIBRARY_RULES = (
 
 WITHOUT_FILES = ("mlarray/streaming/", "mlarray/transforms/")
 FILE_LAYERS = ("mlarray.formats", "mlarray.storage")
-WITH_FILES = tuple(f"mlarray/streaming/{name}.py" for name in ("case_layouts", "case_set", "class_locations", "kept"))
+_FILE_MODULES = ("case_layouts", "case_set", "class_locations", "fingerprint", "kept")
+WITH_FILES = tuple(f"mlarray/streaming/{name}.py" for name in _FILE_MODULES)
 
 
 def modules(root: Path, folders: tuple[str, ...] = PACKAGES) -> Iterator[tuple[str, Path]]:

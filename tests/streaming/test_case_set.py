@@ -9,7 +9,8 @@ import pytest
 
 from mlarray import MLArray
 from mlarray.errors import MissingFileError, UnknownFormatError, UsageError
-from mlarray.streaming.case_set import CaseFiles, CaseSet, Place, chosen, find_cases, open_place, split
+from mlarray.streaming.case_choice import chosen
+from mlarray.streaming.case_set import CaseFiles, CaseSet, Place, find_cases, open_place, split
 
 
 def touch(root: Path, *names: str) -> Path:
