@@ -80,5 +80,5 @@ def execute(
                 f"{(after.channels, *made.shape)}.",
                 hint="outcome() must say exactly what apply() returns.",
             )
-        block = result if made == target else result[(slice(None), *target.relative_to(made).slices)]
+        block = result if made is target or made == target else result[(slice(None), *target.relative_to(made).slices)]
     return block
