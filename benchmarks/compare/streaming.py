@@ -46,6 +46,7 @@ FOLD_BOUND_US = 30
 EXECUTOR_BOUND = 1.10
 MEMORY_BOUND = 250e6
 MEMORY_PATCHES = 300
+PATCHES = {"warm": 24, "cold": 8}  # of a round
 CHAINS = {
     "preprocessing": CHAIN,
     "neighbourhoods": (T.Gradient(), T.Flip("0"), T.Dilate(2), T.Permute("2|0|1"), T.Clip(0, 1)),
@@ -170,68 +171,52 @@ def executor_of(planned: Any, rounds: int) -> dict[str, Any]:
 # --- files -----------------------------------------------------------------------------------------------------------------
 
 
-def reader(path: Path, *, mapped: bool) -> Peer:
-    """Return a process with a plan for the file."""
-    one = Peer(Path(sys.executable), HERE / "streaming_reader.py")
-    one.name = path.name
-    told = one.ask(do="start", path=str(path), patch=PATCH, mapped=mapped)
-    assert told["regime"] == "stream", told
-    return one
+WAYS = {"mha": ("mha", True), "mla": ("mla", False), "mla mapped": ("mla", True)}
 
 
-WAYS = {"mha": ("mha", True), "mla": ("mla", True), "mla not mapped": ("mla", False)}
-
-
-def memory_of(paths: dict[str, Path]) -> dict[str, Any]:
-    """Return the memory of fresh processes that take the statistics and read patches."""
-    found = {}
-    for way, (kind, mapped) in WAYS.items():
-        with Peer(Path(sys.executable), HERE / "streaming_reader.py") as one:
-            started = one.ask(do="start", path=str(paths[kind]), patch=PATCH, mapped=mapped)
-            numbers = np.random.default_rng(9).integers(0, started["patches"], MEMORY_PATCHES).tolist()
-            found[way] = {**one.ask(do="watched", numbers=numbers), **started}
-    return found
-
-
-def rates_of(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
-    """Return seconds per patch of both files, the same patches in every round, and how many times as fast an ``.mla`` is."""
-    rng = np.random.default_rng(10)
-    seconds: dict[str, dict[str, list[float]]] = {heat: {way: [] for way in WAYS} for heat in ("warm", "cold")}
-    statistics: dict[str, float] = {}
+def read_files(paths: dict[str, Path], rounds: int) -> dict[str, Any]:
+    """Return memory and seconds of a process per way to read."""
+    rng = np.random.default_rng(9)
     with ExitStack() as stack:
-        peers = {way: stack.enter_context(reader(paths[kind], mapped=m)) for way, (kind, m) in WAYS.items()}
-        deviations = set()
+        peers, started, watched = {}, {}, {}
+        for way, (kind, mapped) in WAYS.items():
+            one = peers[way] = stack.enter_context(Peer(Path(sys.executable), HERE / "streaming_reader.py"))
+            started[way] = one.ask(do="start", path=str(paths[kind]), patch=PATCH, mapped=mapped)
+            assert started[way]["regime"] == "stream", started
+        count = started["mha"]["patches"]
+        numbers = rng.integers(0, count, MEMORY_PATCHES).tolist()
         for way, one in peers.items():
-            answer = one.ask(do="measure")
-            statistics[way] = answer["seconds"]
-            deviations.add(answer["std"])
-        assert len(deviations) == 1, deviations
-        count = stack.enter_context(reader(paths["mla"], mapped=False)).ask(
-            do="start", path=str(paths["mla"]), patch=PATCH, mapped=False
-        )["patches"]
-        for number in range(rounds + 1):
-            for heat, patches in (("warm", 24), ("cold", 8)):
+            watched[way] = one.ask(do="watched", numbers=numbers)
+        assert len({one["deviation"] for one in watched.values()}) == 1, watched
+        seconds: dict[str, Any] = {heat: {way: [] for way in WAYS} for heat in PATCHES}
+        for _ in range(rounds):
+            for heat, patches in PATCHES.items():
                 numbers = rng.integers(0, count, patches).tolist()
-                if heat == "warm":
-                    for one in peers.values():
-                        one.ask(do="read", numbers=numbers, cold=False)
-                sums = set()
-                for way in rng.permutation(list(WAYS)):
-                    answer = peers[way].ask(do="read", numbers=numbers, cold=heat == "cold")
-                    sums.add(answer["sum"])
-                    if number:
-                        seconds[heat][way].append(answer["seconds"] / patches)
-                assert len(sums) == 1, sums
+                for way, found in in_turn(peers, numbers, rng, cold=heat == "cold").items():
+                    seconds[heat][way].append(found / patches)
     return {
-        "statistics_seconds": statistics,
+        "result": started["mha"]["result"],
+        "memory": {way: one["memory"] for way, one in watched.items()},
+        "statistics_seconds": {way: one["statistics_seconds"] for way, one in watched.items()},
         "seconds": seconds,
         "per_second": {
-            h: {way: quartiles([1 / one for one in times]) for way, times in ways.items()} for h, ways in seconds.items()
+            h: {way: quartiles([1 / one for one in times]) for way, times in ways.items()}
+            for h, ways in seconds.items()
         },
-        "mla_over_mha": {
+        "over_mha": {
             heat: {way: ratio(ways["mha"], ways[way]) for way in WAYS if way != "mha"} for heat, ways in seconds.items()
         },
     }
+
+
+def in_turn(peers: dict[str, Peer], numbers: list[int], rng: np.random.Generator, *, cold: bool) -> dict[str, float]:
+    """Return the seconds in which each process reads the same patches, in any order of processes."""
+    if not cold:
+        for one in peers.values():
+            one.ask(do="read", numbers=numbers, cold=False)
+    answers = {str(way): peers[way].ask(do="read", numbers=numbers, cold=cold) for way in rng.permutation(list(peers))}
+    assert len({answer["sum"] for answer in answers.values()}) == 1, answers
+    return {way: answer["seconds"] for way, answer in answers.items()}
 
 
 # --- report ----------------------------------------------------------------------------------------------------------------
@@ -248,14 +233,14 @@ def checks_of_cpu(found: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def checks_of_files(found: dict[str, Any]) -> list[dict[str, Any]]:
-    """Return the bounds of memory and rate."""
+    """Return the bounds of memory and rate. The pages of a mapped file are no bound: the system takes them back when it wants."""
     rows = []
     for way, one in found["memory"].items():
-        for told, value in (("resident", one["end"]["peak_bytes"]), ("anonymous", one["most_anonymous_bytes"])):
-            megabytes = value / 1e6
-            spread = {"median": megabytes, "low": megabytes, "high": megabytes}
-            rows.append(bounded(f"peak MB, {told}: {way}", spread, most=MEMORY_BOUND / 1e6))
-    for heat, ways in found["rates"]["mla_over_mha"].items():
+        kind = "anonymous" if way.endswith("mapped") else "resident"
+        megabytes = one["most_anonymous_bytes" if kind == "anonymous" else "peak_bytes"] / 1e6
+        spread = {"median": megabytes, "low": megabytes, "high": megabytes}
+        rows.append(bounded(f"peak MB, {kind}: {way}", spread, most=MEMORY_BOUND / 1e6))
+    for heat, ways in found["over_mha"].items():
         for way, spread in ways.items():
             rows.append(bounded(f"patch rate, {heat}: {way} / mha", spread, least=1.0))
     return rows
@@ -269,9 +254,17 @@ def show(results: dict[str, Any]) -> None:
     if "files" in results:
         files = results["files"]
         print(f"volume {files['gib']:g} GiB, .mla {files['bytes']['mla'] / 2**30:.2f} GiB, result {files['result']}")
-        for way, seconds in files["rates"]["statistics_seconds"].items():
-            told = [f"{heat} {text_of(files['rates']['per_second'][heat][way])}" for heat in ("warm", "cold")]
-            print(f"{way:24} statistics {seconds:.0f} s, patches per second: {', '.join(told)}")
+        for way, memory in files["memory"].items():
+            rates = [f"{heat} {text_of(files['per_second'][heat][way])}" for heat in PATCHES]
+            print(
+                f"{way:12} statistics {files['statistics_seconds'][way]:.0f} s, patches per second: {', '.join(rates)}"
+            )
+            told = {
+                "peak resident": "peak_bytes",
+                "most anonymous": "most_anonymous_bytes",
+                "pages of files": "file_bytes",
+            }
+            print(f"{'':12} MB: {', '.join(f'{key} {memory[name] / 1e6:.0f}' for key, name in told.items())}")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -293,14 +286,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
             sys.exit("Memory is looked at and pages are dropped on Linux only; use --only cpu.")
         folder = given.scratch.resolve() / f"streaming_{given.gib:g}"
         paths = make_files(folder, max(1, round(given.gib * 2**30 / (2 * PLANE[0] * PLANE[1]))))
-        memory = memory_of(paths)
-        results["files"] = {
-            "gib": given.gib,
-            "bytes": {kind: path.stat().st_size for kind, path in paths.items()},
-            "result": memory["mla"]["result"],
-            "memory": memory,
-            "rates": rates_of(paths, given.rounds),
-        }
+        sizes = {kind: path.stat().st_size for kind, path in paths.items()}
+        results["files"] = {"gib": given.gib, "bytes": sizes, **read_files(paths, given.rounds)}
         results["checks"] += checks_of_files(results["files"])
         if not given.keep:
             shutil.rmtree(folder)

@@ -33,12 +33,6 @@ class Worker:
         shapes = {"stored": self._plan.chain.stored.shape, "result": self._plan.result.shape}
         return {"seconds": seconds, "regime": self._plan.regime, "patches": len(self._plan.grid), **shapes}
 
-    def measure(self) -> dict[str, Any]:
-        """Take the statistics of the volume."""
-        began = time.perf_counter()
-        self._plan.measure()
-        return {"seconds": time.perf_counter() - began, "std": self._plan.attributes["Std"]}
-
     def read(self, numbers: list[int], cold: bool) -> dict[str, Any]:  # noqa: FBT001
         """Read patches of the grid; return the seconds, and a sum that tells one patch from another."""
         if cold:
@@ -53,10 +47,12 @@ class Worker:
     def watched(self, numbers: list[int]) -> dict[str, Any]:
         """Take the statistics and read patches; return the most memory that was held on the way."""
         with Watch() as watch:
-            self.measure()
-            after = status()
+            began = time.perf_counter()
+            self._plan.measure()
+            seconds = time.perf_counter() - began
             self.read(numbers, cold=False)
-        return {"after_statistics": after, "end": status(), "most_anonymous_bytes": watch.most}
+        memory = {**status(), "most_anonymous_bytes": watch.most}
+        return {"statistics_seconds": seconds, "deviation": self._plan.attributes["Std"], "memory": memory}
 
 
 class Watch:
