@@ -31,7 +31,7 @@ from spreads import bounded, machine, quartiles, ratio, show_bounds, text_of, wr
 from streaming_reader import CHAIN
 
 from mlarray import Geometry
-from mlarray import transforms as T  # noqa: N812
+from mlarray import transforms as T
 from mlarray.streaming import plan
 from mlarray.streaming.execute import execute
 from mlarray.testing.transforms import source_of

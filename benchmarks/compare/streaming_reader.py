@@ -13,7 +13,7 @@ from typing import Any
 from cold_reader import drop
 
 import mlarray
-from mlarray import transforms as T  # noqa: N812
+from mlarray import transforms as T
 from mlarray.streaming import plan
 
 SAMPLE_SECONDS = 0.002

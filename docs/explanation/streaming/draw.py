@@ -1,6 +1,6 @@
 """How does a patch find its way back through a chain? The pictures of streaming.md, drawn from what the planner itself answers.
 
-    python docs/explanation/streaming/draw.py [--check]
+python docs/explanation/streaming/draw.py [--check]
 """
 
 from __future__ import annotations
@@ -216,7 +216,9 @@ def orientation_map(x: float) -> Iterator[str]:
 
 def maps() -> str:
     """Draw three kinds side by side."""
-    return picture(1030, 270, (part for made in (halo_map(20), rescale_map(355), orientation_map(705)) for part in made))
+    return picture(
+        1030, 270, (part for made in (halo_map(20), rescale_map(355), orientation_map(705)) for part in made)
+    )
 
 
 # --- 3: statistics ---------------------------------------------------------------------------------------------------------
