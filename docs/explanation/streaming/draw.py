@@ -116,7 +116,7 @@ def folding() -> str:
                 yield box(*of(regions[number + 1], x, y, scale), edge=PAPER, extra='stroke-dasharray="3 3"')
             yield text(centre, 252, f"{rows} x {columns}", 12, fill=FAINT)
             yield text(centre, 272, spans(region), 13, font_weight="bold", fill="#b03a4b" if last else "#2f5c8a")
-        for number, stage in enumerate(chain.stages):
+        for number in range(len(stages)):
             a, b = places[number][1] + 7, places[number + 1][0] - 7
             yield arrow((a, middle), (b, middle), INK)
         names = ["Permute", "Resample", "filter, radius 5", "Standardize", "Padding 9"]
