@@ -111,7 +111,8 @@ class Region:
 
     def relative_to(self, outer: Region) -> Region:
         """Return this region in the coordinates of ``outer``, whose first voxel becomes the origin."""
-        return self.translate(tuple(-a for a in outer.start))
+        start, stop = tuple(map(sub, self.start, outer.start)), tuple(map(sub, self.stop, outer.start))
+        return trusted_region(start, stop)
 
     def grow(self, before: int | Sequence[int], after: int | Sequence[int] | None = None) -> Region:
         """Return the region with a margin added.

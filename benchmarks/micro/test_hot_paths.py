@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 from pytest_benchmark.fixture import BenchmarkFixture
 
-from mlarray import MLArray, Region
+from mlarray import MLArray, Region, open_source
+from mlarray import transforms as T
+from mlarray.streaming import plan
 
 PATCH = Region((20, 30, 40), (52, 62, 72))
 
@@ -34,3 +36,11 @@ def test_reading_a_patch_into_a_buffer(benchmark: BenchmarkFixture, path: Path) 
     with MLArray.open(path) as image:
         out = np.empty(PATCH.shape, np.int16)
         assert benchmark(image.read, PATCH, out) is out
+
+
+def test_folding_a_patch_through_five_stages(benchmark: BenchmarkFixture, path: Path) -> None:
+    chain = [T.Flip("0"), T.ResampleToResolution([1, 1, 1]), T.Clip(-100, 100), T.Dilate(2), T.Padding([8] * 6)]
+    with open_source(path) as source:
+        planned = plan(source, chain, patch_size=64)
+        assert planned.result.shape == (304, 128, 144)
+        assert benchmark(planned.fold, Region((120, 0, 40), (184, 64, 104))).shape == (24, 58, 68)

@@ -6,7 +6,7 @@ Resolving a chain walks it from front to back with volumes alone; folding walks 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import FrozenInstanceError, dataclass
 
 from mlarray.errors import TransformError
 from mlarray.region import Region
@@ -121,20 +121,14 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
             raise
         except Exception as error:
             raise TransformError(
-                f"{where}: its declaration failed with {type(error).__name__}: {error}.",
-                hint="A declaration must be total: where something is unknown, answer WholeVolume().",
+                f"{where}: its declaration failed with {type(error).__name__}: {error}.", hint=_rule_broken(error)
             ) from error
         if not isinstance(locality, Locality):
             raise TransformError(
                 f"{where}: locality() returned {type(locality).__name__}, not a locality.",
                 hint="Return Pointwise(), Halo(...), WholeVolume() or another of mlarray.transforms.locality.",
             )
-        said = locality.out_shape(volume.shape)
-        if said != after.shape:
-            raise TransformError(
-                f"{where}: its locality gives the shape {said}, its outcome {after.shape}.",
-                hint="Both must say the same for every input.",
-            )
+        _check_maps(where, locality, volume, after)
         stages.append(Stage(index, transform, volume, after, locality, statistics))
         volume = after
     return Chain(stored, tuple(stages))
@@ -146,6 +140,47 @@ def _checked(transforms: Iterable[Transform]) -> Sequence[Transform]:
         if not isinstance(transform, Transform):
             raise TransformError(
                 f"Stage {index + 1} is a {type(transform).__name__}, not a transform.",
-                hint="Subclass mlarray.transforms.Transform and define apply(block, context).",
+                hint=_SUBCLASS if not isinstance(transform, type) else f"Make one: {transform.__name__}(...).",
             )
+        if type(transform).apply is Transform.apply:
+            raise TransformError(f"Stage {index + 1} ({transform.name}) does not say what it computes.", hint=_SUBCLASS)
     return listed
+
+
+def _check_maps(where: str, locality: Locality, before: Volume, after: Volume) -> None:
+    """Ask a locality for the output's shape and for what the whole output needs."""
+    try:
+        said = locality.out_shape(before.shape)
+        needed = locality.pull(after.region, before.shape) if said == after.shape else before.region
+        inside = needed.is_within(before.shape)
+    except Exception as error:
+        raise TransformError(
+            f"{where}: its locality {locality} failed for the shape {before.shape} with {type(error).__name__}: {error}.",
+            hint=f"It needs one entry per spatial axis, {before.ndim} here, and an answer for every region.",
+        ) from error
+    if said != after.shape:
+        raise TransformError(
+            f"{where}: its locality gives the shape {said}, its outcome {after.shape}.",
+            hint="Both must say the same for every input.",
+        )
+    if not inside:
+        raise TransformError(
+            f"{where}: its locality reads {needed.start}..{needed.stop} of an input of shape {before.shape}.",
+            hint="pull() stays within the input: clamp it.",
+        )
+
+
+def _rule_broken(error: Exception) -> str:
+    """Return which of the rules of a declaration an error of it tells of."""
+    if isinstance(error, OSError):
+        return (
+            "A declaration does no I/O: planning knows headers only. Take what it needs as a parameter, and voxels of "
+            "other files as a group."
+        )
+    if isinstance(error, FrozenInstanceError) or any(words in str(error) for words in _WRITES):
+        return "A declaration is read-only: outcome() returns another volume, volume.with_(...) or volume.push(key, value)."
+    return "A declaration must be total: where something is unknown, answer WholeVolume()."
+
+
+_SUBCLASS = "Subclass mlarray.transforms.Transform and define apply(block, context)."
+_WRITES = ("does not support item assignment", "does not support item deletion", "read-only")

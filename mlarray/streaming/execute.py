@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
+
+import numpy as np
 
 from mlarray.errors import TransformError
 from mlarray.region import Region
@@ -50,18 +53,11 @@ def execute(
     TransformError
         A stage refuses its values, changed its input, or returned something else than it declared.
     """
-    for index, stage in enumerate(stages):
-        source, target = regions[index], regions[index + 1]
-        after = volumes[index + 1]
+    for stage, before, after, source, target, known in zip(
+        stages, volumes, volumes[1:], regions, regions[1:], measured, strict=False
+    ):
         made = stage.locality.makes(source, target, after.shape)
-        context = Context(
-            volumes[index],
-            after,
-            source,
-            made,
-            measured[index],
-            lambda name, region, stage=stage: group(stage, name, region),  # type: ignore[misc]
-        )
+        context = Context(before, after, source, made, known, partial(group, stage))
         block.setflags(write=False)
         try:
             result = stage.transform.apply(block, context)
@@ -74,11 +70,14 @@ def execute(
             raise TransformError(
                 f"{stage.title} changes its input.", hint="Compute into an array of its own: others see the input too."
             ) from error
-        if result.shape != (after.channels, *made.shape) or result.dtype != after.dtype:
+        expected = block.shape[1:] if made is source else made.shape
+        if not isinstance(result, np.ndarray):
+            raise TransformError(f"{stage.title} returned {type(result).__name__}.", hint="apply() returns an ndarray.")
+        if result.shape != (after.channels, *expected) or result.dtype != after.dtype:
             raise TransformError(
                 f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "
                 f"{(after.channels, *made.shape)}.",
                 hint="outcome() must say exactly what apply() returns.",
             )
-        block = result if made == target else result[(slice(None), *target.relative_to(made).slices)]
+        block = result if made is target or made == target else result[(slice(None), *target.relative_to(made).slices)]
     return block

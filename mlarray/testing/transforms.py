@@ -11,10 +11,15 @@ Subclass, say how the transform is made, and let pytest collect it; bring your o
 
 from __future__ import annotations
 
+import builtins
+import io
 import math
+import os
 import pickle
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 import numpy as np
 from hypothesis import strategies as st
@@ -315,10 +320,35 @@ class TransformConformance:
                 assert first == transform.outcome(volume)
                 assert transform.locality(volume).out_shape(volume.shape) == first.shape
 
+    def test_declarations_open_no_files(self) -> None:
+        """A data set is planned from headers, perhaps where its other files are not."""
+        transform = self.transform()
+        for sample in self.samples():
+            volume = _volume(sample)
+            with _without_files():
+                for declaration in (transform.locality, transform.statistics, transform.references, transform.groups):
+                    declaration(volume)
+                with suppress(TransformError):
+                    transform.outcome(volume)
+
     def test_it_crosses_process_borders(self) -> None:
         """Workers get it by pickling."""
         transform = self.transform()
         assert pickle.loads(pickle.dumps(transform)) == transform
+
+
+@contextmanager
+def _without_files() -> Iterator[None]:
+    """Refuse to open files."""
+
+    def refuse(path: object, *_: object, **__: object) -> NoReturn:
+        raise AssertionError(f"a declaration opens {path!r}: take what it needs as a parameter or a group")
+
+    with ExitStack() as stack:
+        for module, name in ((builtins, "open"), (io, "open"), (os, "open")):
+            stack.callback(setattr, module, name, getattr(module, name))
+            setattr(module, name, refuse)
+        yield
 
 
 def _accepts(chain: Sequence[Transform], sample: Sample) -> bool:

@@ -16,8 +16,8 @@ indices, so that a part comes out as it would within the whole.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -32,9 +32,8 @@ def _no_group(name: str, region: Region) -> NDArray:
     raise KeyError(name)
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
-    """Where the block that a stage is given lies, and what is known.
+class Context(NamedTuple):
+    """Where the block that a stage is given lies, and what is known. A named tuple: one is made for each stage of each patch.
 
     Parameters
     ----------
@@ -54,7 +53,7 @@ class Context:
     after: Volume
     source: Region
     target: Region
-    measured: Mapping[Statistic, Any] = field(default_factory=dict)
+    measured: Mapping[Statistic, Any] = MappingProxyType({})
     group: Callable[[str, Region], NDArray] = _no_group
 
 

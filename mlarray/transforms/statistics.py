@@ -1,7 +1,7 @@
 """What is measured over a whole volume, block by block, always in the same way?
 
-Statistics decide voxels, so they must not depend on who measures them. A volume is cut into *fixed blocks* (planes along the
-first spatial axis, see :func:`statistic_blocks`), and a statistic folds them in order in float64. Loading a volume and streaming
+Statistics decide voxels, so they must not depend on who measures them. A volume is cut into *fixed blocks* (boxes that its shape
+alone decides, see :func:`statistic_blocks`), and a statistic folds them in order in float64. Loading a volume and streaming
 it therefore give the same numbers to the last bit.
 
 A statistic is a frozen value that can be compared, so that two stages that need the same one share a pass.
@@ -9,6 +9,7 @@ A statistic is a frozen value that can be compared, so that two stages that need
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -130,11 +131,22 @@ def refuse_empty_mask(mask: str | None) -> None:
 
 
 def statistic_blocks(channels: int, shape: tuple[int, ...]) -> Iterator[Region]:
-    """Yield the fixed blocks of a volume: boxes in array order of at most :data:`STATISTIC_BLOCK_ELEMENTS` elements.
+    """Yield the fixed blocks of a volume: boxes of at most :data:`STATISTIC_BLOCK_ELEMENTS` elements, in array order.
 
-    Planes along the first axis are taken together while they fit; a plane that does not fit is cut along the next axis.
+    The longest axis (the first of those as long) is cut to the next lower power of two until a box is small enough: boxes with
+    sides as equal as the volume lets them be. A box reads little beside itself whichever way the file is stored, and however
+    far the stages before it reach.
     """
-    yield from _cut(Region.full(shape), 0, max(1, channels))
+    if 0 in shape:
+        return
+    extents = list(shape)
+    while max(1, channels) * math.prod(extents) > STATISTIC_BLOCK_ELEMENTS and max(extents) > 1:
+        axis = extents.index(max(extents))
+        extents[axis] = 1 << (extents[axis] - 1).bit_length() - 1
+    steps = [range(0, n, extent) for n, extent in zip(shape, extents, strict=True)]
+    for start in itertools.product(*steps):
+        stop = tuple([min(a + extent, n) for a, extent, n in zip(start, extents, shape, strict=True)])
+        yield Region(start, stop)
 
 
 def selected(blocks: Iterator[Block], channels: tuple[int, ...] | None) -> Iterator[NDArray]:
@@ -142,19 +154,6 @@ def selected(blocks: Iterator[Block], channels: tuple[int, ...] | None) -> Itera
     for block, mask in blocks:
         voxels = block if channels is None else block[list(channels)]
         yield voxels if mask is None else voxels[np.broadcast_to(mask != 0, voxels.shape)]
-
-
-def _cut(region: Region, axis: int, channels: int) -> Iterator[Region]:
-    if region.is_empty():
-        return
-    shape = region.shape
-    per_step = channels * math.prod(shape[:axis]) * math.prod(shape[axis + 1 :])
-    steps = STATISTIC_BLOCK_ELEMENTS // per_step
-    if steps >= 1 or axis == len(shape) - 1:
-        yield from region.split(axis, max(1, steps))
-        return
-    for piece in region.split(axis, 1):
-        yield from _cut(piece, axis + 1, channels)
 
 
 def _exact(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,8 +10,9 @@ from hypothesis import given, settings
 
 from mlarray.errors import TransformError
 from mlarray.sources.base import NDArray
-from mlarray.testing.transforms import Sample, TransformConformance, samples
-from mlarray.transforms import Context, GlobalStatistic, Halo, Pointwise, Transform, Volume
+from mlarray.streaming import plan
+from mlarray.testing.transforms import Sample, TransformConformance, samples, source_of
+from mlarray.transforms import Context, GlobalStatistic, Halo, Pointwise, Regrid, Transform, Volume
 from mlarray.transforms.locality import Locality
 from mlarray.transforms.statistics import Moments, Statistic
 
@@ -103,3 +105,42 @@ def test_chains_of_honest_transforms_are_proven_on_drawn_volumes(sample: Sample)
     with np.errstate(all="ignore"):
         sample.prove([Centred(), Sum3(), Undeclared(), Sum3(), Centred()], 4)
         sample.prove([Centred(), Sum3(), Sum3(radius=2), Centred()], (2,) * (sample.array.ndim - 1))
+
+
+def test_a_declaration_that_opens_a_file_is_found(tmp_path: Path) -> None:
+    radius = tmp_path / "radius.txt"
+    radius.write_text("1", encoding="ascii")
+
+    class Reads(Sum3):
+        def locality(self, volume: Volume) -> Locality:
+            return Halo((int(radius.read_text(encoding="ascii")),) * volume.ndim)
+
+    class Case(TransformConformance):
+        def transform(self) -> Transform:
+            return Reads()
+
+    with pytest.raises(AssertionError, match=r"opens .*radius\.txt"):
+        Case().test_declarations_open_no_files()
+    assert radius.read_text(encoding="ascii") == "1"
+
+
+@pytest.mark.parametrize(
+    ("locality", "message"),
+    [
+        (Halo((1,)), r"its locality Halo\(radius=\(1,\).* failed for the shape \(3, 4\)"),
+        (
+            Regrid((3, 4), lambda target, shape: target.grow(1)),
+            r"reads \(-1, -1\)\.\.\(4, 5\) of an input of shape \(3, 4\)",
+        ),
+    ],
+)
+def test_maps_that_leave_the_input_are_refused_when_planned(locality: Locality, message: str) -> None:
+    class Maps(Transform):
+        def locality(self, volume: Volume) -> Locality:
+            return locality
+
+        def apply(self, block: NDArray, context: Context) -> NDArray:
+            return block
+
+    with pytest.raises(TransformError, match=message):
+        plan(source_of(np.zeros((1, 3, 4))), [Maps()])
