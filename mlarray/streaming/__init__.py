@@ -6,6 +6,7 @@ from mlarray.streaming.chain import Chain, Stage
 from mlarray.streaming.explain import Explanation
 from mlarray.streaming.grid import PatchGrid, padded, patch_grid
 from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.recorded import record_statistics
 from mlarray.streaming.rules import Regime, Rule, Verdict
 
 __all__ = [
@@ -20,4 +21,5 @@ __all__ = [
     "padded",
     "patch_grid",
     "plan",
+    "record_statistics",
 ]

@@ -101,12 +101,20 @@ class Explanation:
         return "\n".join(lines)
 
 
-def explanation(chain: Chain, verdict: Verdict, patch_size: Sequence[int], *, strict: bool, name: str) -> Explanation:
-    """Return the explanation of a verdict."""
+def explanation(
+    chain: Chain,
+    verdict: Verdict,
+    patch_size: Sequence[int],
+    *,
+    strict: bool,
+    name: str,
+    recorded: frozenset[tuple[int, Statistic]] = frozenset(),
+) -> Explanation:
+    """Return the explanation of a verdict; ``recorded`` are statistics, with the index of their stage, that the file holds."""
     targets = list(sample_patches(chain, patch_size))
     target = targets[len(targets) // 2] if targets else Region.full(chain.result.shape)
     regions = chain.fold(target)
-    rows = tuple(_row(stage, regions[stage.index], verdict) for stage in chain.stages)
+    rows = tuple(_row(stage, regions[stage.index], verdict, recorded) for stage in chain.stages)
     return Explanation(
         name,
         "strict" if strict else "extended",
@@ -118,7 +126,7 @@ def explanation(chain: Chain, verdict: Verdict, patch_size: Sequence[int], *, st
     )
 
 
-def _row(stage: Stage, source: Region, verdict: Verdict) -> Row:
+def _row(stage: Stage, source: Region, verdict: Verdict, recorded: frozenset[tuple[int, Statistic]]) -> Row:
     notes = []
     if isinstance(stage.locality, Halo):
         notes.append(f"radius {_by(stage.locality.radius)}")
@@ -126,6 +134,9 @@ def _row(stage: Stage, source: Region, verdict: Verdict) -> Row:
         notes.append(stage.locality.reason)
     references = stage.transform.references(stage.before)
     statistics: tuple[Statistic, ...] = (*stage.statistics, *(one for group in references.values() for one in group))
+    held = [one for one in stage.statistics if (stage.index, one) in recorded]
+    if held:
+        notes.append("statistics are in the file")
     notes += [f"reads group {group}" for group in stage.transform.groups(stage.before)]
     if stage.before.array_shape != stage.after.array_shape:
         notes.append(f"{_by(stage.before.array_shape)} -> {_by(stage.after.array_shape)}")
@@ -138,7 +149,7 @@ def _row(stage: Stage, source: Region, verdict: Verdict) -> Row:
         stage.transform.name,
         stage.locality.kind.value,
         source.shape,
-        sum(one.passes for one in statistics),
+        sum(one.passes for one in statistics if one not in held),
         "; ".join(notes),
     )
 

@@ -14,10 +14,11 @@ from mlarray.errors import PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, name_stage, resolve
+from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
+from mlarray.streaming.recorded import blocks_of, recorded
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
 from mlarray.streaming.volume_source import VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
@@ -68,6 +69,7 @@ class Plan:
         self.strict = strict
         self._volumes: list[Volume] = [chain.stored]
         self._measured: list[Measured] = []
+        self._found: dict[tuple[int, Statistic], Any] = {}
         self._wholes: dict[int, NDArray] = {}
         self._aligned: set[tuple[int, str]] = set()
         self._lock = threading.RLock()
@@ -137,7 +139,16 @@ class Plan:
 
     def explain(self) -> Explanation:
         """Return what happens and why, stage by stage; printing it shows a table. Reads nothing."""
-        return explanation(self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name)
+        known = frozenset(
+            (stage.index, statistic)
+            for stage in self.chain.stages
+            for statistic in stage.statistics
+            if measured_before(self.chain, stage, statistic) == 0
+            and recorded(self.source, statistic, proven=False) is not None
+        )
+        return explanation(
+            self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name, recorded=known
+        )
 
     def peak_bytes(self, target: Region) -> int:
         """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
@@ -234,12 +245,22 @@ class Plan:
         measured: Measured = {}
         own = stage.transform.statistics(self._volumes[-1])
         for statistic in own:
-            measured[statistic] = statistic.measure(partial(self._blocks, stage, statistic.mask))
+            measured[statistic] = self._measured_of(stage, statistic)
         for name, statistics in stage.transform.references(self._volumes[-1]).items():
             group = self._group_source(stage, name)
             for statistic in statistics:
-                measured[statistic] = statistic.measure(partial(_blocks_of, group))
+                measured[statistic] = _measured(group, statistic)
         return measured
+
+    def _measured_of(self, stage: Stage, statistic: Statistic) -> Any:
+        """Return a statistic of a stage's input: found before, stored in the file, or measured now."""
+        index = measured_before(self.chain, stage, statistic)
+        if (index, statistic) not in self._found:
+            known = recorded(self.source, statistic) if index == 0 else None
+            if known is None:
+                known = statistic.measure(partial(self._blocks, self.chain.stages[index], statistic.mask))
+            self._found[index, statistic] = known
+        return self._found[index, statistic]
 
     def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
         """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
@@ -369,7 +390,7 @@ def plan(
             if isinstance(transform, Transform):
                 for key, statistic in transform.beforehand(stored.volume).items():
                     if key not in stored.volume.attributes:
-                        stored.volume = stored.volume.push(key, statistic.measure(partial(_blocks_of, stored)))
+                        stored.volume = stored.volume.push(key, _measured(stored, statistic))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
     resolved = resolve(stored.volume, transforms)
     if copy or augmentations:
@@ -396,7 +417,6 @@ def _is_path(name: str) -> bool:
     return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
 
 
-def _blocks_of(group: VolumeSource) -> Iterator[Block]:
-    volume = group.volume
-    for region in statistic_blocks(volume.channels, volume.shape):
-        yield group.read(region), None
+def _measured(group: VolumeSource, statistic: Statistic) -> Any:
+    known = recorded(group, statistic)
+    return statistic.measure(partial(blocks_of, group)) if known is None else known

@@ -78,6 +78,11 @@ class VolumeSource:
         files = self.source.info.files
         return self.volume.case or (str(files[0]) if files else "the array")
 
+    @property
+    def arrangement(self) -> dict[str, object]:
+        """Which axes of the source are the channels and space, in order, and which are fixed at 0; plain values."""
+        return {"channel": self._channel, "space": list(self._space), "fixed": list(self._fixed)}
+
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region, channels first, in an array of their own."""
         inside = self._stored(region)
