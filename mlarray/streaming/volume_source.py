@@ -118,8 +118,9 @@ class VolumeSource:
                 if kind not in _warned:
                     _warned.add(kind)
                     warnings.warn(
-                        f"{self.name}: {kind} files as this one cannot be read in parts; each case is decoded once and kept in "
-                        "memory. `mla convert` makes files that can.",
+                        f"{self.name}: this {kind} file cannot be read in parts, as compressed files cannot. It is decoded once "
+                        f"and kept in memory ({self.source.spec.nbytes / 1e6:.3g} MB), and so is each case like it; "
+                        "`mla convert` makes files of which patches are read.",
                         UserWarning,
                         stacklevel=4,
                     )
