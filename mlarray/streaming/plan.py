@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from mlarray.errors import PlanError, TransformError, UsageError
+from mlarray.errors import MLArrayError, PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
@@ -18,6 +18,7 @@ from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, r
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
+from mlarray.streaming.groups import misplaced
 from mlarray.streaming.recorded import blocks_of, recorded
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
 from mlarray.streaming.volume_source import VolumeSource
@@ -89,6 +90,24 @@ class Plan:
         """What the stages have noted about the case; measures what has to be measured."""
         return self._resolved()[-1].attributes
 
+    @property
+    def wanted_groups(self) -> tuple[str, ...]:
+        """Names of other groups of the case that the stages read or refer to."""
+        found = (name for stage in self.chain.stages for name in _groups_of(stage))
+        return tuple(dict.fromkeys(found))
+
+    def group_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the groups that the stages want, from headers alone: missing, or on another grid."""
+        problems = []
+        for stage in self.chain.stages:
+            aligned = stage.transform.groups(stage.before)
+            for name in _groups_of(stage):
+                try:
+                    _ = self._aligned_group(stage, name) if name in aligned else self._group_source(stage, name)
+                except (MLArrayError, OSError) as error:
+                    problems.append(str(error))
+        return tuple(dict.fromkeys(problems))
+
     def fold(self, target: Region) -> Region:
         """Return the region of the stored volume that a region of the result needs."""
         return self.chain.fold(target)[0]
@@ -148,7 +167,7 @@ class Plan:
         )
         return explanation(
             self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name, recorded=known
-        )
+        ).with_problems(self.group_problems())
 
     def peak_bytes(self, target: Region) -> int:
         """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
@@ -278,17 +297,11 @@ class Plan:
         group = self._group_source(stage, name)
         if (stage.index, name) in self._aligned:
             return group
-        before = stage.before
-        if group.volume.shape != before.shape:
+        told = misplaced(group.volume, stage.before)
+        if told:
             raise TransformError(
-                f"{stage.title}: group {name!r} has the shape {group.volume.shape}, the array {before.shape}.",
-                hint="A mask must lie on the grid that the stage gets.",
-            )
-        theirs, ours = group.volume.geometry, before.geometry
-        if theirs is not None and ours is not None and theirs.known and ours.known and not theirs.is_close(ours):
-            raise TransformError(
-                f"{stage.title}: group {name!r} lies elsewhere in space than the array.",
-                hint="A mask must lie on the grid that the stage gets.",
+                f"{stage.title}: group {name!r} {told}.",
+                hint="It must lie on the grid that the stage gets: move the stage before what changes the grid, or resample it.",
             )
         self._aligned.add((stage.index, name))
         return group
@@ -411,6 +424,10 @@ def plan(
         cost_limit=cost_limit,
         opener=opener,
     )
+
+
+def _groups_of(stage: Stage) -> tuple[str, ...]:
+    return (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
 
 
 def _is_path(name: str) -> bool:
