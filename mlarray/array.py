@@ -47,7 +47,7 @@ from mlarray.storage.publish import PendingFile
 from mlarray.storage.session import WriteSession
 from mlarray.voxel_view import VoxelView
 
-KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD)
+KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, integrity.STATISTICS_RECORD)
 _DEFAULTS = StorageOptions()
 
 

@@ -113,6 +113,7 @@ def convert(
     shards: str | int | Sequence[int] | None = None,
     scheduler: str | Path | None = None,
     shard: str | tuple[int, int] | None = None,
+    statistics: bool = False,
     on_event: Callable[[Event], None] | None = None,
 ) -> Report:
     """Convert files and folders.
@@ -176,6 +177,9 @@ def convert(
         machine that ends with the run. Default: processes of this machine, without Dask.
     shard : str or (int, int), optional
         Take one part of the cases: ``"3/16"`` is every sixteenth, from the third on, in the order of their names.
+    statistics : bool
+        Measure images once they are written, and store minimum, maximum, mean and deviation in them: ``mlarray.streaming`` then
+        takes those. ``.mla`` only; segmentations are left out.
     on_event : callable, optional
         Called with what happens, in this process.
 
@@ -218,6 +222,7 @@ def convert(
         shards=shards,
         scheduler=scheduler,
         shard=shard,
+        statistics=statistics,
     )
     return run_request(request, on_event=on_event)
 

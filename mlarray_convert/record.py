@@ -73,6 +73,8 @@ def settings_of(case: Case, request: Request) -> dict[str, object]:
         settings["axes"] = request.axes
     if request.spacing is not None:
         settings["spacing"] = list(request.spacing)
+    if request.statistics and not case.is_label:
+        settings["statistics"] = True
     if case.item:
         settings["item"] = case.item
     if target_item(case, request):

@@ -131,6 +131,8 @@ class Request:
         Address of a Dask scheduler, path of a scheduler file, or ``"local"``; None: processes of this machine.
     shard : Shard or None
         Which part of the cases to take.
+    statistics : bool
+        Measure images once they are written, and store minimum, maximum, mean and deviation in them for the planner.
 
     Raises
     ------
@@ -156,6 +158,7 @@ class Request:
     series: SeriesOptions = field(default_factory=SeriesOptions)
     scheduler: str | None = None
     shard: Shard | None = None
+    statistics: bool = False
 
     def __post_init__(self) -> None:
         if not self.inputs:
@@ -174,6 +177,8 @@ class Request:
                     else "it has no choice."
                 ),
             )
+        if self.statistics and self.target.name != "mla":
+            raise UsageError(f"Statistics are stored in .mla files, not in {self.target.title}.", hint="Leave it out.")
         if self.axes is not None:
             parse_axes(self.axes)
         if self.output is not None and is_remote(self.output) and self.target.name != "ome-zarr":
@@ -242,6 +247,7 @@ def make_request(
     shards: str | int | Sequence[int] | None = None,
     scheduler: str | Path | None = None,
     shard: str | tuple[int, int] | None = None,
+    statistics: bool = False,
 ) -> Request:
     """Turn what a user writes into a :class:`Request`.
 
@@ -259,7 +265,7 @@ def make_request(
         Name of the layout, ``"nnunet"`` or ``"small-blocks"``. Default: ``"nnunet"``.
     storage : mapping, optional
         Further storage arguments.
-    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item, axes
+    workers, memory, if_exists, verify, labels, dry_run, fail_fast, item, axes, statistics
         See :class:`Request`; ``memory`` may be text such as ``"8GB"``.
     spacing : float, sequence of float or str, optional
         Millimetres, one for all spatial axes or one for each: ``"3,0.7,0.7"``.
@@ -325,6 +331,7 @@ def make_request(
         ),
         None if scheduler is None else parse_scheduler(scheduler),
         None if shard is None else parse_shard(shard),
+        statistics,
     )
 
 

@@ -23,11 +23,11 @@ from warnings import catch_warnings, simplefilter
 
 import xxhash
 
-from mlarray.errors import DTypeError, FormatError, FormatWarning, IntegrityError, MLArrayError
+from mlarray.errors import DTypeError, FormatError, FormatWarning, IntegrityError, MLArrayError, UsageError
 from mlarray.formats.dicom import open_volume
 from mlarray.formats.items import join_item
 from mlarray.formats.raw_sink import RawSink
-from mlarray.formats.registry import companions, format_named, module_of, open_source
+from mlarray.formats.registry import companions, format_named, module_of, open_as, open_source
 from mlarray.region import Region
 from mlarray.sources.base import Access, ChunkSink, NDArray, Note, Sink, SinkOptions, Source
 from mlarray.sources.bytes import FileBytes
@@ -175,6 +175,8 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             if _versions(source) != before:
                 raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
             sink.finish()
+            if request.statistics and not case.is_label:
+                warnings += _with_statistics(sink, work)
             if request.verify is not Verify.NONE:
                 checked = digests if request.verify is Verify.FULL else ()
                 check_written(sink.path, request.target, plan.spec, digests=checked, progress=work.done)
@@ -190,6 +192,20 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
     outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
     size = size_of(case.output)
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
+
+
+def _with_statistics(sink: Sink, work: _Work) -> list[str]:
+    """Measure what was written and store the result in it; return why not where that has no meaning."""
+    from mlarray.streaming import record_statistics  # only runs that ask for it load the planner
+
+    work.add_pass()
+    try:
+        with closing(open_as(format_named("mla"), sink.path, mapped=False)) as written:
+            record_statistics(written)
+    except UsageError as error:
+        return [f"No statistics were stored: {error.message}"]
+    work.done(sink.spec.nbytes)
+    return []
 
 
 def _take_chunks(

@@ -1,8 +1,8 @@
 """Which of the images in a file is meant?
 
 Some files hold several: the datasets of an HDF5 file, the levels of a pyramid, the members of an archive. Each has a name, its
-*item*. A user gives it beside the path, or in the path behind an ``@``; this module knows how, and what is said when it is
-missing or wrong.
+*item*. A user gives it beside the path, or in the path behind an ``@`` or ``::``; this module knows how, and what is said when it
+is missing or wrong.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from pathlib import Path, PurePosixPath
 from mlarray.errors import FormatError
 
 MARK = "@"
+_MARKS = re.compile(r"@|::")
 _LISTED = 20
 _NOT_IN_NAMES = re.compile(r'[\x00-\x1f<>:"|?*\\]')  # what some file system or other refuses
 
@@ -36,9 +37,9 @@ class Item:
 
 
 def split_item(path: Path) -> tuple[Path, str | None]:
-    """Split ``scan.zarr@1`` into the path and the item; a path that exists is never split.
+    """Split ``scan.zarr@1`` or ``data.h5::/group/ct`` into the path and the item; a path that exists is never split.
 
-    The last ``@`` counts that has an existing path before it, so that items and folders may hold one too. Where there is none
+    The last mark counts that has an existing path before it, so that items and folders may hold one too. Where there is none
     the path is returned as it is.
 
     Examples
@@ -47,10 +48,10 @@ def split_item(path: Path) -> tuple[Path, str | None]:
     True
     """
     text = str(path)
-    if path.exists() or MARK not in text:
+    if not _MARKS.search(text) or path.exists():
         return path, None
-    for position in reversed([match.start() for match in re.finditer(MARK, text)]):
-        head, item = text[:position], text[position + 1 :]
+    for mark in reversed(list(_MARKS.finditer(text))):
+        head, item = text[: mark.start()], text[mark.end() :]
         if head and item and type(path)(head).exists():
             return type(path)(head), item
     return path, None

@@ -31,6 +31,7 @@ from mlarray.storage.contents import (
     stored_metadata,
 )
 from mlarray.storage.filters import sample_region as centred_region
+from mlarray.storage.measured import keep_statistics, refuse_unproven, statistics_of
 from mlarray.storage.options import DECOMPRESSION_THREADS, StorageOptions
 from mlarray.storage.publish import PendingFile
 
@@ -101,6 +102,24 @@ class MlaSource(SourceBase):
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``."""
         return self._opened().read(region, self._target(region, out))
+
+    def kept_statistics(self, *, proven: bool = True) -> Mapping[str, Any] | None:
+        """Return what :meth:`keep_statistics` stored, where it is of the present voxels; ``proven`` compares every chunk."""
+        return statistics_of(self._opened(), proven=proven)
+
+    def keep_statistics(self, measure: Callable[[], Mapping[str, object]]) -> Mapping[str, object]:
+        """Store the plain values that ``measure()`` returns of the voxels, tied to these, and return them.
+
+        Raises
+        ------
+        FormatError
+            The file does not match its checksums.
+        """
+        refuse_unproven(self._opened())
+        values = measure()
+        self.close()
+        keep_statistics(self._path, values)
+        return values
 
     def close(self) -> None:
         """Release the file; a later read opens it again."""
@@ -193,6 +212,10 @@ class MlaSink:
             records[LOCATIONS_RECORD] = self._info.locations
         for name, value in records.items():
             self._store.put_record(name, value)
+        if isinstance(self._options.kept, MlaSource):  # the same chunks: what was measured holds
+            measured = _record(self._options.kept.store, integrity.STATISTICS_RECORD)
+            if measured is not None:
+                self._store.put_record(integrity.STATISTICS_RECORD, measured)
         if self._options.record:
             self._store.put_record(CONVERSION_RECORD, json.dumps(dict(self._options.record), sort_keys=True))
         integrity.finish(self._store)

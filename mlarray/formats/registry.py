@@ -176,16 +176,20 @@ def companions(row: Format, path: Path, info: SourceInfo) -> tuple[Path, ...]:
     return () if named is None else named(path, info)
 
 
-def open_source(path: str | Path, *, item: str | None = None, mapped: bool = True) -> Source:
+def open_source(
+    path: str | Path, *, item: str | None = None, dataset: str | None = None, mapped: bool = True
+) -> Source:
     """Open a file of any known format as a source; only its header is read.
 
     Parameters
     ----------
     path : str or Path
-        The file; ``"data.h5@/group/ct"`` names an item with it, where no file is called so. An OME-Zarr may also be on a remote
-        store: ``"https://host/scan.zarr"``, ``"s3://bucket/scan.zarr"``.
+        The file; ``"data.h5@/group/ct"`` or ``"data.h5::/group/ct"`` names an item with it, where no file is called so. An
+        OME-Zarr may also be on a remote store: ``"https://host/scan.zarr"``, ``"s3://bucket/scan.zarr"``.
     item : str, optional
         Which image of a file that holds several. Default: the only one, or the full resolution of a pyramid.
+    dataset : str, optional
+        The same, as an item of an HDF5 file is called.
     mapped : bool
         Whether the file may be mapped into memory, which is fastest for patches. Pages of a map count as memory of this
         process until the system takes them back; without it, memory stays small whatever is read.
@@ -206,8 +210,11 @@ def open_source(path: str | Path, *, item: str | None = None, mapped: bool = Tru
         When an item is named for a format that has none, or two different ones.
     """
     place, named = split_item(as_path(path))
+    if item is not None and dataset is not None:
+        raise UsageError("item and dataset are two names for the same; give one of them.")
+    item = dataset if item is None else item
     if named is not None and item is not None and named != item:
-        raise UsageError(f"{path} names the item {named!r}, and item={item!r} was given besides.")
+        raise UsageError(f"{path} names the item {named!r}, and {item!r} was given besides.")
     return open_as(format_of(place), place, item=named if item is None else item, mapped=mapped)
 
 

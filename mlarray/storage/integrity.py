@@ -24,6 +24,7 @@ from mlarray.storage.blosc import BloscStore
 STATE_RECORD = "mla_state"
 INTEGRITY_RECORD = "mla_integrity"
 METADATA_RECORD = "mlarray"
+STATISTICS_RECORD = "mla_statistics"  # of the voxels, see streaming/recorded.py
 ALGORITHM = "xxh3_64"
 _DIGEST_BYTES = 8
 _PROCESS_TOKEN = secrets.token_hex(8)  # process ids are used again, above all in containers
@@ -104,6 +105,7 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
         changed_chunks = range(store.chunk_count)
     for index in changed_chunks:
         digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES] = _digest(store.chunk_bytes(index))
+    _drop_stale_statistics(store, _checksum(bytes(digests)))
     store.drop_record(STATE_RECORD)
     store.put_record(
         INTEGRITY_RECORD,
@@ -160,7 +162,26 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
 def content_checksum(store: BloscStore) -> str | None:
     """Return one checksum over all stored chunks, or None where the store has no checksums."""
     integrity = _read_integrity(store)
-    return None if integrity is None else f"xxh3:{xxhash.xxh3_128_hexdigest(integrity['chunks'])}"
+    return None if integrity is None else _checksum(integrity["chunks"])
+
+
+def proven_checksum(store: BloscStore) -> str | None:
+    """Return :func:`content_checksum` after comparing every stored chunk with its own, without decoding any.
+
+    Returns
+    -------
+    str or None
+        None where there are no checksums, or something does not match: the voxels may be others then.
+    """
+    try:
+        integrity = _read_integrity(store) if is_current(store) else None
+        if integrity is None or len(integrity["chunks"]) != store.chunk_count * _DIGEST_BYTES:
+            return None
+        for _ in stored_chunks(store):
+            pass
+    except FormatError:
+        return None
+    return content_checksum(store)
 
 
 def check(store: BloscStore) -> IntegrityReport:
@@ -225,6 +246,22 @@ def _digest_of_chunk(store: BloscStore, index: int) -> bytes | None:
         return _digest(store.chunk_bytes(index))
     except (RuntimeError, ValueError):
         return None
+
+
+def _drop_stale_statistics(store: BloscStore, checksum: str) -> None:
+    """Remove statistics that were measured when the chunks were others."""
+    if STATISTICS_RECORD not in store.record_names():
+        return
+    try:
+        record = store.record(STATISTICS_RECORD)
+    except FormatError:
+        record = None
+    if not isinstance(record, Mapping) or record.get("chunks") != checksum:
+        store.drop_record(STATISTICS_RECORD)
+
+
+def _checksum(digests: bytes) -> str:
+    return f"xxh3:{xxhash.xxh3_128_hexdigest(digests)}"
 
 
 def _same_size(store: BloscStore, integrity: Mapping[str, Any]) -> bool:

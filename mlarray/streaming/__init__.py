@@ -16,6 +16,7 @@ from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
 from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.recorded import record_statistics
 from mlarray.streaming.regimes import CaseEstimate, CaseRegime, Decision, EvaluationPatch, decide, evaluation_patch
 from mlarray.streaming.rules import Regime, Rule, Verdict
 from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler, block_origins
@@ -64,5 +65,6 @@ __all__ = [
     "patch_grid",
     "patch_weights",
     "plan",
+    "record_statistics",
     "split",
 ]

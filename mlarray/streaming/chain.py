@@ -12,7 +12,7 @@ from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Locality
-from mlarray.transforms.statistics import Statistic
+from mlarray.transforms.statistics import Moments, Statistic
 from mlarray.transforms.volume import Volume
 
 
@@ -88,6 +88,20 @@ class Chain:
             regions.append(target)
         regions.reverse()
         return regions
+
+
+def measured_before(chain: Chain, stage: Stage, statistic: Statistic) -> int:
+    """Return the index of the stage over whose input a statistic of ``stage`` is measured.
+
+    Its own, or an earlier one's where nothing in between changes a value: voxels that only change places, or their type without
+    loss, have the moments they had, and those of the stored volume may be known already. Which input it is follows from the chain
+    alone, so that everybody gets the same bits.
+    """
+    index = stage.index
+    if statistic == Moments():
+        while index and chain.stages[index - 1].locality.preserves_statistics:
+            index -= 1
+    return index
 
 
 def name_stage(error: TransformError, stage: Stage) -> None:

@@ -22,8 +22,9 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.budget import memory_budget as read_budget
+from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
-from mlarray.streaming.case_set import CaseSet, Choice, find_cases, split
+from mlarray.streaming.case_set import CaseSet, find_cases, split
 from mlarray.streaming.class_locations import ClassLocations, locations_of
 from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
 from mlarray.streaming.forward import voxel_of_result

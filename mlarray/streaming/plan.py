@@ -11,14 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from mlarray.errors import PlanError, TransformError, UsageError
+from mlarray.errors import MLArrayError, PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, name_stage, resolve
+from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
+from mlarray.streaming.groups import misplaced
+from mlarray.streaming.recorded import blocks_of, recorded
 from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
 from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
@@ -75,6 +77,7 @@ class Plan:
         self._prefix = prefix  # its stages are the first of these, and it measures for them
         self._volumes: list[Volume] = [chain.stored]
         self._measured: list[Measured] = []
+        self._found: dict[tuple[int, Statistic], Any] = {}
         self._wholes: dict[int, NDArray] = {}
         self._aligned: set[tuple[int, str]] = set()
         self._lock = threading.RLock()
@@ -103,6 +106,24 @@ class Plan:
     def attributes(self) -> Attributes:
         """What the stages have noted about the case; measures what has to be measured."""
         return self.measured_result.attributes
+
+    @property
+    def wanted_groups(self) -> tuple[str, ...]:
+        """Names of other groups of the case that the stages read or refer to."""
+        found = (name for stage in self.chain.stages for name in _groups_of(stage))
+        return tuple(dict.fromkeys(found))
+
+    def group_problems(self) -> tuple[str, ...]:
+        """Return what is wrong with the groups that the stages want, from headers alone: missing, or on another grid."""
+        problems = []
+        for stage in self.chain.stages:
+            aligned = stage.transform.groups(stage.before)
+            for name in _groups_of(stage):
+                try:
+                    _ = self._aligned_group(stage, name) if name in aligned else self._group_source(stage, name)
+                except (MLArrayError, OSError) as error:
+                    problems.append(str(error))
+        return tuple(dict.fromkeys(problems))
 
     def fold(self, target: Region) -> Region:
         """Return the region of the stored volume that a region of the result needs."""
@@ -154,7 +175,16 @@ class Plan:
 
     def explain(self) -> Explanation:
         """Return what happens and why, stage by stage; printing it shows a table. Reads nothing."""
-        return explanation(self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name)
+        known = frozenset(
+            (stage.index, statistic)
+            for stage in self.chain.stages
+            for statistic in stage.statistics
+            if measured_before(self.chain, stage, statistic) == 0
+            and recorded(self.source, statistic, proven=False) is not None
+        )
+        return explanation(
+            self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name, recorded=known
+        ).with_problems(self.group_problems())
 
     def peak_bytes(self, target: Region) -> int:
         """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
@@ -306,12 +336,22 @@ class Plan:
         measured: Measured = {}
         own = stage.transform.statistics(self._volumes[-1])
         for statistic in own:
-            measured[statistic] = statistic.measure(partial(self._blocks, stage, statistic.mask))
+            measured[statistic] = self._measured_of(stage, statistic)
         for name, statistics in stage.transform.references(self._volumes[-1]).items():
             group = self._group_source(stage, name)
             for statistic in statistics:
-                measured[statistic] = statistic.measure(partial(_blocks_of, group))
+                measured[statistic] = _measured(group, statistic)
         return measured
+
+    def _measured_of(self, stage: Stage, statistic: Statistic) -> Any:
+        """Return a statistic of a stage's input: found before, stored in the file, or measured now."""
+        index = measured_before(self.chain, stage, statistic)
+        if (index, statistic) not in self._found:
+            known = recorded(self.source, statistic) if index == 0 else None
+            if known is None:
+                known = statistic.measure(partial(self._blocks, self.chain.stages[index], statistic.mask))
+            self._found[index, statistic] = known
+        return self._found[index, statistic]
 
     def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
         """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
@@ -329,17 +369,11 @@ class Plan:
         group = self._group_source(stage, name)
         if (stage.index, name) in self._aligned:
             return group
-        before = stage.before
-        if group.volume.shape != before.shape:
+        told = misplaced(group.volume, stage.before)
+        if told:
             raise TransformError(
-                f"{stage.title}: group {name!r} has the shape {group.volume.shape}, the array {before.shape}.",
-                hint="A mask must lie on the grid that the stage gets.",
-            )
-        theirs, ours = group.volume.geometry, before.geometry
-        if theirs is not None and ours is not None and theirs.known and ours.known and not theirs.is_close(ours):
-            raise TransformError(
-                f"{stage.title}: group {name!r} lies elsewhere in space than the array.",
-                hint="A mask must lie on the grid that the stage gets.",
+                f"{stage.title}: group {name!r} {told}.",
+                hint="It must lie on the grid that the stage gets: move the stage before what changes the grid, or resample it.",
             )
         self._aligned.add((stage.index, name))
         return group
@@ -446,7 +480,7 @@ def plan(
             if isinstance(transform, Transform):
                 for key, statistic in transform.beforehand(stored.volume).items():
                     if key not in stored.volume.attributes:
-                        stored.volume = stored.volume.push(key, statistic.measure(partial(_blocks_of, stored)))
+                        stored.volume = stored.volume.push(key, _measured(stored, statistic))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
     resolved = resolve(stored.volume, transforms)
     if copy or augmentations:
@@ -470,11 +504,14 @@ def plan(
     )
 
 
+def _groups_of(stage: Stage) -> tuple[str, ...]:
+    return (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
+
+
 def _is_path(name: str) -> bool:
     return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
 
 
-def _blocks_of(group: Stored) -> Iterator[Block]:
-    volume = group.volume
-    for region in statistic_blocks(volume.channels, volume.shape):
-        yield group.read(region), None
+def _measured(group: Stored, statistic: Statistic) -> Any:
+    known = recorded(group, statistic)
+    return statistic.measure(partial(blocks_of, group)) if known is None else known

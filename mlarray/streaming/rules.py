@@ -8,8 +8,9 @@ volume, and cost.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from mlarray.region import Region
@@ -86,23 +87,15 @@ def judge(chain: Chain, patch_size: Sequence[int], *, strict: bool, cost_limit: 
     """
     cost = read_cost(chain, patch_size)
     for stage in chain.stages:
-        refusal = _strict_refusal(chain, stage, patch_size) if strict else _extended_refusal(stage)
+        refusal = _strict_refusal(chain, stage, patch_size) if strict else _extended_refusal(chain, stage)
         if refusal is not None:
-            rule, reason, remedy = refusal
-            return Verdict(Regime.BUFFER, f"{stage.label}: {reason}", stage.index, rule, remedy, cost)
+            return replace(refusal, cost=cost)
     if not strict and chain.stages and cost > cost_limit:
-        stage = _dearest(chain, patch_size)
-        return Verdict(
-            Regime.BUFFER,
-            f"{stage.label}: a patch of {_by(_extents(chain, patch_size))} needs {cost:.3g} voxels of the stored volume for "
-            f"each of its own; the limit is {cost_limit:g}.",
-            stage.index,
-            Rule.COST,
-            "Use larger patches, save the result of this stage and stream from there, or raise cost_limit.",
-            cost,
-        )
-    amplified = f" A patch reads {cost:.3g} times its voxels." if cost >= 2 else ""
-    return Verdict(Regime.STREAM, f"Every stage needs a bounded region.{amplified}", cost=cost)
+        return _too_dear(chain, patch_size, cost, cost_limit)
+    amount = "no more voxels than it has" if cost <= 1 else f"at most {cost:.3g} times as many voxels as it has"
+    reason = f"Every stage needs a bounded region; a patch reads {amount}"
+    causes = _causes(chain, patch_size) if cost >= 2 else ""
+    return Verdict(Regime.STREAM, f"{reason}{causes}.", cost=cost)
 
 
 def read_cost(chain: Chain, patch_size: Sequence[int]) -> float:
@@ -119,54 +112,109 @@ def sample_patches(chain: Chain, patch_size: Sequence[int]) -> Iterator[Region]:
             yield Region.at(start, extents)
 
 
-def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> tuple[Rule, str, str] | None:
+def _refused(stage: Stage, rule: Rule, told: str, remedy: str) -> Verdict:
+    """Return a refusal; ``told`` follows the name of the stage."""
+    published = "" if rule is Rule.COST else f" (rule {rule.value})"
+    return Verdict(Regime.BUFFER, f"{stage.title} {told}{published}.", stage.index, rule, remedy)
+
+
+def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> Verdict | None:
     kind = stage.locality.strict_kind
     if kind is Kind.WHOLE_VOLUME:
         if isinstance(stage.locality, WholeVolume):
-            return (Rule.WHOLE_VOLUME, f"needs the whole volume: {stage.locality.reason}.", _SAVE)
-        return (Rule.WHOLE_VOLUME, "counts as needing the whole volume in the strict profile.", _EXTENDED)
+            return _whole(chain, stage)
+        told = "counts as needing the whole volume by the published rules"
+        return _refused(stage, Rule.WHOLE_VOLUME, told, _EXTENDED)
     if kind is Kind.HALO and isinstance(stage.locality, (Halo, Regrid)):
         # A later stage that changes the number of axes needs the whole volume and is refused for that.
         for axis, (radius, extent) in enumerate(zip(stage.locality.radius, _extents(chain, patch_size), strict=False)):
             if radius > HALO_SHARE * extent:
-                return (
-                    Rule.HALO,
-                    f"a halo of {radius} on axis {axis} is more than half of the patch's {extent}.",
-                    f"Use patches of at least {2 * radius} there, or save its result and stream from there.",
+                told = (
+                    f"reads {radius} voxels beyond a patch on axis {axis}, more than half of the patch's {extent} there"
                 )
+                remedy = f"Use patches of at least {2 * radius} voxels on axis {axis}, or the extended profile (without strict)."
+                return _refused(stage, Rule.HALO, told, remedy)
     if kind is Kind.GLOBAL_STAT:
-        changed = next(
-            (other for other in chain.stages[: stage.index] if not other.locality.preserves_statistics), None
-        )
+        before = chain.stages[: stage.index]
+        changed = next((other for other in before if not other.locality.preserves_statistics), None)
         if changed is not None:
-            return (
-                Rule.STATISTIC_AFTER_CHANGE,
-                f"its statistic is of the values after {changed.label}, which no header and no pass over the stored volume has.",
-                f"Move it before {changed.transform.name}, give its values, or use the extended profile.",
-            )
+            told = f"needs a statistic of the values after {changed.label}, which is not one of the stored volume"
+            remedy = f"Move it before {changed.transform.name}, give it its numbers, or use the extended profile."
+            return _refused(stage, Rule.STATISTIC_AFTER_CHANGE, told, remedy)
         unknown = [one for one in stage.statistics if not isinstance(one, Moments) or one.mask is not None]
         if unknown:
-            return (
-                Rule.UNKNOWN_STATISTIC,
-                f"needs {unknown[0]}, which is not minimum, maximum, mean or deviation.",
-                _EXTENDED,
-            )
+            told = f"needs {unknown[0]}, which is not minimum, maximum, mean or deviation"
+            return _refused(stage, Rule.UNKNOWN_STATISTIC, told, _EXTENDED)
     if kind is Kind.RESCALE and (stage.before.geometry is None or "spacing" not in stage.before.geometry.known):
-        return (Rule.NO_SPACING, "the spacing of its input is not known.", "State the spacing of the stored volume.")
+        told = "resamples a volume whose spacing is not known"
+        return _refused(stage, Rule.NO_SPACING, told, "State the spacing of the stored volume.")
     return None
 
 
-def _extended_refusal(stage: Stage) -> tuple[Rule, str, str] | None:
-    if isinstance(stage.locality, WholeVolume):
-        return (Rule.WHOLE_VOLUME, f"needs the whole volume: {stage.locality.reason}.", _SAVE)
-    return None
+def _extended_refusal(chain: Chain, stage: Stage) -> Verdict | None:
+    return _whole(chain, stage) if isinstance(stage.locality, WholeVolume) else None
+
+
+def _whole(chain: Chain, stage: Stage) -> Verdict:
+    assert isinstance(stage.locality, WholeVolume)
+    told = f"needs the whole volume: {stage.locality.reason}"
+    if any(key not in chain.stored.attributes for key in stage.transform.beforehand(chain.stored)):
+        told = f"needs the whole volume as long as only its header is known: {stage.locality.reason}"
+        return _refused(stage, Rule.WHOLE_VOLUME, told, "plan(..., measure=True), the default, measures that first.")
+    remedy = (
+        "Declare a smaller dependence if it has one" if type(stage.locality)() == stage.locality else "Correct that"
+    )
+    return _refused(stage, Rule.WHOLE_VOLUME, told, f"{remedy}, or store the result of this stage and plan from there.")
+
+
+def _too_dear(chain: Chain, patch_size: Sequence[int], cost: float, limit: float) -> Verdict:
+    targets = list(sample_patches(chain, patch_size))
+    read = max((chain.fold(target)[0] for target in targets), key=lambda region: region.size)
+    dearest, causes = _dearest(chain, patch_size), _causes(chain, patch_size)
+    told = (
+        f"multiplies what a patch reads{' most' * (',' in causes)}: {_by(read.shape)} stored voxels for "
+        f"{_by(_extents(chain, patch_size))}, {cost:.3g} times as many{causes if ',' in causes else ''}; the limit is {limit:g}"
+    )
+    larger = _cheap_patch(chain, patch_size, limit)
+    remedy = (
+        "Larger patches do not help; store the result of this stage and plan from there, or raise cost_limit."
+        if larger is None
+        else f"Patches of {_by(larger)} stream: {read_cost(chain, larger):.3g} times as many. Or raise cost_limit."
+    )
+    return _refused(dearest, Rule.COST, told, remedy)
+
+
+def _cheap_patch(chain: Chain, patch_size: Sequence[int], limit: float) -> tuple[int, ...] | None:
+    """Return the smallest of the patches 1.25, 1.5, 2 ... times as large that keeps to the limit."""
+    extents, whole = _extents(chain, patch_size), chain.result.shape
+    factor = 1.25
+    while True:
+        larger = tuple(min(n, math.ceil(p * factor)) for p, n in zip(extents, whole, strict=True))
+        if read_cost(chain, larger) <= limit:
+            return larger
+        if larger == whole:
+            return None
+        factor = 1.5 if factor == 1.25 else 2 if factor == 1.5 else 2 * factor
+
+
+def _causes(chain: Chain, patch_size: Sequence[int]) -> str:
+    """Return which stages multiply the voxels of the middle patch, in brackets; nothing where none does by a half."""
+    grown = [(_growth(chain, patch_size)[stage.index], stage) for stage in chain.stages]
+    told = [f"{stage.label} by {by:.3g}" for by, stage in sorted(grown, key=lambda one: -one[0]) if by >= 1.5]
+    return f" ({', '.join(told[:3])}{' ...' if len(told) > 3 else ''})" if told else ""
 
 
 def _dearest(chain: Chain, patch_size: Sequence[int]) -> Stage:
     """Return the stage that multiplies the voxels most, for the middle patch."""
+    growth = _growth(chain, patch_size)
+    return max(chain.stages, key=lambda stage: growth[stage.index])
+
+
+def _growth(chain: Chain, patch_size: Sequence[int]) -> list[float]:
+    """Return by how much each stage multiplies the voxels of the middle patch."""
     targets = list(sample_patches(chain, patch_size))
     regions = chain.fold(targets[len(targets) // 2])
-    return max(chain.stages, key=lambda stage: regions[stage.index].size / max(1, regions[stage.index + 1].size))
+    return [before.size / max(1, after.size) for before, after in itertools.pairwise(regions)]
 
 
 def _extents(chain: Chain, patch_size: Sequence[int]) -> tuple[int, ...]:
@@ -177,5 +225,4 @@ def _by(extents: Sequence[int]) -> str:
     return " x ".join(map(str, extents))
 
 
-_SAVE = "Save its result once and stream from there, or declare a smaller dependence."
-_EXTENDED = "The extended profile (strict=False) streams it."
+_EXTENDED = "The extended profile (without strict) streams it."

@@ -143,6 +143,11 @@ class VolumeSource:
         blocks = getattr(self.source, "blocks", None) or chunks
         return tuple(tuple(one[axis] for axis in self._space) for one in (self.source.spec.shape, chunks, blocks))
 
+    @property
+    def arrangement(self) -> dict[str, object]:
+        """Which axes of the source are the channels and space, in order, and which are fixed at 0; plain values."""
+        return {"channel": self._channel, "space": list(self._space), "fixed": list(self._fixed)}
+
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region, channels first, in an array of their own."""
         inside = self._stored(region)
@@ -187,8 +192,9 @@ class VolumeSource:
                 if kind not in _warned:
                     _warned.add(kind)
                     warnings.warn(
-                        f"{self.name}: {kind} files as this one cannot be read in parts; each case is decoded once and kept in "
-                        "memory. `mla convert` makes files that can.",
+                        f"{self.name}: this {kind} file cannot be read in parts, as compressed files cannot. It is decoded once "
+                        f"and kept in memory ({self.source.spec.nbytes / 1e6:.3g} MB), and so is each case like it; "
+                        "`mla convert` makes files of which patches are read.",
                         UserWarning,
                         stacklevel=4,
                     )

@@ -24,6 +24,9 @@ from mlarray.sources.base import NDArray
 STATISTIC_BLOCK_ELEMENTS = 1 << 20
 """Most elements of a fixed block: 8 MiB as float64. Part of the definition of every statistic."""
 
+REDUCTION = f"moments 1, boxes of {STATISTIC_BLOCK_ELEMENTS}"
+"""Names how :class:`Moments` reduces: another name where the same voxels could give other numbers."""
+
 Block: TypeAlias = tuple[NDArray, NDArray | None]
 """Voxels ``[C, spatial...]`` and, where the statistic has a mask, the mask ``[1 or C, spatial...]`` in the same region."""
 Blocks: TypeAlias = Callable[[], Iterator[Block]]

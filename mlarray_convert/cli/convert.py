@@ -53,6 +53,8 @@ _TARGETS = [row.name for row in all_formats() if row.writes]
 @click.option("--keep-private", is_flag=True, help="DICOM: keep all header fields, names of persons too.")
 @click.option("--ome-version", type=click.Choice(["0.5", "0.4"]), help="Version of OME-Zarr.  [default: 0.5]")
 @click.option("--shards", metavar="auto|N|N,N,N", help="Extents of the shards of an OME-Zarr.  [default: no shards]")
+@click.option("--statistics", is_flag=True,
+              help="Measure images and store minimum, maximum, mean and deviation for `mlarray.streaming`.")  # fmt: skip
 @click.option("--dry-run", is_flag=True, help="Read headers, show the plan, write nothing.")
 @click.option("--fail-fast", is_flag=True, help="Stop at the first case that fails.")
 @click.option("--scheduler", metavar="ADDRESS|FILE|local",
