@@ -5,11 +5,13 @@ Resolving a chain walks it from front to back with volumes alone; folding walks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from mlarray.errors import TransformError
 from mlarray.region import Region
+from mlarray.streaming.declared import asked
+from mlarray.transforms.augmentations.lists import Augmentation
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Locality
 from mlarray.transforms.statistics import Moments, Statistic
@@ -122,27 +124,13 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
     """
     stages: list[Stage] = []
     volume = stored
-    for index, transform in enumerate(_checked(transforms)):
+    for index, transform in enumerate(checked(transforms)):
         where = f"Stage {index + 1} ({transform.name})"
-        try:
-            # Attributes of their own: a declaration that writes somewhere cannot reach the next stage.
-            locality = transform.locality(volume)
-            after = transform.outcome(volume)
-            statistics = tuple(transform.statistics(volume))
-        except TransformError as error:
-            if not error.message.startswith("Stage "):
-                error.message = f"{where}: {error.message}"
-            raise
-        except Exception as error:
-            raise TransformError(
-                f"{where}: its declaration failed with {type(error).__name__}: {error}.",
-                hint="A declaration must be total: where something is unknown, answer WholeVolume().",
-            ) from error
-        if not isinstance(locality, Locality):
-            raise TransformError(
-                f"{where}: locality() returned {type(locality).__name__}, not a locality.",
-                hint="Return Pointwise(), Halo(...), WholeVolume() or another of mlarray.transforms.locality.",
-            )
+        locality: Locality = asked(transform, "locality", volume, where)
+        after: Volume = asked(transform, "outcome", volume, where)
+        statistics = tuple(asked(transform, "statistics", volume, where))
+        for declaration in ("groups", "references"):
+            asked(transform, declaration, volume, where)
         said = locality.out_shape(volume.shape)
         if said != after.shape:
             raise TransformError(
@@ -154,12 +142,37 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
     return Chain(stored, tuple(stages))
 
 
-def _checked(transforms: Iterable[Transform]) -> Sequence[Transform]:
+def checked(transforms: Iterable[Transform]) -> list[Transform]:
+    """Return the transforms of a chain.
+
+    Raises
+    ------
+    TransformError
+        Something else is among them, or it is no list of them.
+    """
+    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
+        raise TransformError(
+            f"The chain is {_named(transforms)}, not a list of transforms.", hint="Put it into a list: [Clip(), ...]."
+        )
     listed = list(transforms)
     for index, transform in enumerate(listed):
         if not isinstance(transform, Transform):
-            raise TransformError(
-                f"Stage {index + 1} is a {type(transform).__name__}, not a transform.",
-                hint="Subclass mlarray.transforms.Transform and define apply(block, context).",
-            )
+            raise TransformError(f"Stage {index + 1} is {_named(transform)}, not a transform.", hint=_remedy(transform))
     return listed
+
+
+def _named(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
+
+
+def _remedy(value: object) -> str:
+    if isinstance(value, type) and issubclass(value, Transform):
+        return f"Make one of it: {value.__name__}(...)."
+    if isinstance(value, Augmentation):
+        return "Augmentations make copies: plan(..., augmentations=[AugmentationList([...])])."
+    if isinstance(value, str):
+        return "mlarray.streaming.config.chain_of makes transforms of names."
+    return "Subclass mlarray.transforms.Transform and define apply(block, context); without more, it gets the whole volume."

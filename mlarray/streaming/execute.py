@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
@@ -68,12 +70,19 @@ def execute(
         except TransformError as error:
             name_stage(error, stage)
             raise
-        except ValueError as error:
-            if "read-only" not in str(error):
+        except Exception as error:
+            if not isinstance(error, ValueError) or "read-only" not in str(error):
+                error.add_note(
+                    f"In apply() of {stage.title}, block {block.dtype} {block.shape}, target {made.start} to {made.stop}."
+                )
                 raise
             raise TransformError(
                 f"{stage.title} changes its input.", hint="Compute into an array of its own: others see the input too."
             ) from error
+        if not isinstance(result, np.ndarray):
+            raise TransformError(
+                f"{stage.title} returned {type(result).__name__}, not an array.", hint="apply() returns the output."
+            )
         if result.shape != (after.channels, *made.shape) or result.dtype != after.dtype:
             raise TransformError(
                 f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "

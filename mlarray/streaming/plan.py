@@ -14,7 +14,8 @@ from mlarray.errors import MLArrayError, PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
+from mlarray.streaming.chain import Chain, Stage, checked, measured_before, name_stage, resolve
+from mlarray.streaming.declared import asked
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
@@ -396,14 +397,14 @@ def plan(
     """
     if cost_limit <= 0 or np.isnan(cost_limit):
         raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
-    transforms = list(chain)
+    transforms = checked(chain)
     stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
     if measure:
-        for transform in transforms:
-            if isinstance(transform, Transform):
-                for key, statistic in transform.beforehand(stored.volume).items():
-                    if key not in stored.volume.attributes:
-                        stored.volume = stored.volume.push(key, _measured(stored, statistic))
+        for index, transform in enumerate(transforms):
+            wanted = asked(transform, "beforehand", stored.volume, f"Stage {index + 1} ({transform.name})")
+            for key, statistic in wanted.items():
+                if key not in stored.volume.attributes:
+                    stored.volume = stored.volume.push(key, _measured(stored, statistic))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
     resolved = resolve(stored.volume, transforms)
     if copy or augmentations:
