@@ -14,6 +14,7 @@ from mlarray.streaming.declared import asked
 from mlarray.transforms.augmentations.lists import Augmentation
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Locality
+from mlarray.transforms.save import Save
 from mlarray.transforms.statistics import Moments, Statistic
 from mlarray.transforms.volume import Volume
 
@@ -34,6 +35,8 @@ class Stage:
         How one depends on the other.
     statistics : tuple of Statistic
         What is measured over its input first.
+    done : int
+        How many stages of the chain a saved result stands for; they are left out before the first.
     """
 
     index: int
@@ -42,16 +45,22 @@ class Stage:
     after: Volume
     locality: Locality
     statistics: tuple[Statistic, ...]
+    done: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its place in the whole chain, from 1."""
+        return self.index + self.done + 1
 
     @property
     def label(self) -> str:
         """Name with its place, counted from 1, for messages."""
-        return f"stage {self.index + 1} ({self.transform.name})"
+        return f"stage {self.number} ({self.transform.name})"
 
     @property
     def title(self) -> str:
         """The label at the beginning of a sentence."""
-        return f"Stage {self.index + 1} ({self.transform.name})"
+        return f"Stage {self.number} ({self.transform.name})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,13 +106,17 @@ def measured_before(chain: Chain, stage: Stage, statistic: Statistic) -> int:
 
     Its own, or an earlier one's where nothing in between changes a value: voxels that only change places, or their type without
     loss, have the moments they had, and those of the stored volume may be known already. Which input it is follows from the chain
-    alone, so that everybody gets the same bits.
+    alone, so that everybody gets the same bits; what is behind a ``Save`` is measured there, as it will be in the saved result.
     """
     index = stage.index
     if statistic == Moments():
-        while index and chain.stages[index - 1].locality.preserves_statistics:
+        while index and _keeps_values(chain.stages[index - 1]):
             index -= 1
     return index
+
+
+def _keeps_values(stage: Stage) -> bool:
+    return stage.locality.preserves_statistics and not isinstance(stage.transform, Save)
 
 
 def name_stage(error: TransformError, stage: Stage) -> None:
@@ -113,8 +126,8 @@ def name_stage(error: TransformError, stage: Stage) -> None:
         error.message = f"{stage.title}{case}: {error.message}"
 
 
-def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
-    """Ask each transform what it does to the volume before it.
+def resolve(stored: Volume, transforms: Iterable[Transform], *, done: int = 0) -> Chain:
+    """Ask each transform what it does to the volume before it; ``done`` stages are in that volume already.
 
     Raises
     ------
@@ -125,7 +138,7 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
     stages: list[Stage] = []
     volume = stored
     for index, transform in enumerate(checked(transforms)):
-        where = f"Stage {index + 1} ({transform.name})"
+        where = f"Stage {index + done + 1} ({transform.name})"
         locality: Locality = asked(transform, "locality", volume, where)
         after: Volume = asked(transform, "outcome", volume, where)
         statistics = tuple(asked(transform, "statistics", volume, where))
@@ -137,7 +150,7 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
                 f"{where}: its locality gives the shape {said}, its outcome {after.shape}.",
                 hint="Both must say the same for every input.",
             )
-        stages.append(Stage(index, transform, volume, after, locality, statistics))
+        stages.append(Stage(index, transform, volume, after, locality, statistics, done))
         volume = after
     return Chain(stored, tuple(stages))
 

@@ -26,11 +26,13 @@ from mlarray.streaming.volume_source import VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
+from mlarray.transforms.save import Save
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
 from mlarray.transforms.volume import Attributes, Volume
 
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
+Saved = Callable[[Sequence[Transform]], Source | None]
 
 
 class Plan:
@@ -345,6 +347,7 @@ def plan(
     cost_limit: float = COST_LIMIT,
     measure: bool = True,
     opener: Opener | None = None,
+    saved: Saved | None = None,
 ) -> Plan:
     """Plan how patches of a chain's result are read from a stored volume.
 
@@ -381,6 +384,9 @@ def plan(
     opener : callable, optional
         ``opener(path)``, such as ``mlarray.open_source``, opens a group that is not among ``groups`` and whose name is a path: it
         has a suffix or a folder. Each is opened once and serves all patches. A function of a module, for plans that are pickled.
+    saved : callable, optional
+        ``saved(transforms)`` returns the source that holds the result of the chain up to a ``Save``, the last of ``transforms``,
+        or None where there is none. The last one that there is becomes the stored volume, and what is before it is left out.
 
     Raises
     ------
@@ -398,15 +404,17 @@ def plan(
     if cost_limit <= 0 or np.isnan(cost_limit):
         raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
     transforms = checked(chain)
+    source, done = _last_saved(source, transforms, saved)
+    transforms = transforms[done:]
     stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
     if measure:
         for index, transform in enumerate(transforms):
-            wanted = asked(transform, "beforehand", stored.volume, f"Stage {index + 1} ({transform.name})")
+            wanted = asked(transform, "beforehand", stored.volume, f"Stage {index + done + 1} ({transform.name})")
             for key, statistic in wanted.items():
                 if key not in stored.volume.attributes:
                     stored.volume = stored.volume.push(key, _measured(stored, statistic))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
-    resolved = resolve(stored.volume, transforms)
+    resolved = resolve(stored.volume, transforms, done=done)
     if copy or augmentations:
         for name in wanted_groups(augmentations):
             if name not in others and opener is not None and _is_path(name):
@@ -414,7 +422,7 @@ def plan(
         drawn = draw(
             augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
         )
-        resolved = resolve(stored.volume, [*transforms, *drawn])
+        resolved = resolve(stored.volume, [*transforms, *drawn], done=done)
     return Plan(
         stored,
         resolved,
@@ -425,6 +433,17 @@ def plan(
         cost_limit=cost_limit,
         opener=opener,
     )
+
+
+def _last_saved(source: Source, transforms: Sequence[Transform], saved: Saved | None) -> tuple[Source, int]:
+    """Return where a chain begins, and how many of its transforms are done there."""
+    for index in range(len(transforms) if saved is not None else 0, 0, -1):
+        if isinstance(transforms[index - 1], Save):
+            assert saved is not None
+            found = saved(transforms[:index])
+            if found is not None:
+                return found, index
+    return source, 0
 
 
 def _groups_of(stage: Stage) -> tuple[str, ...]:

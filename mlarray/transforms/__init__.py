@@ -102,6 +102,7 @@ _HOMES = {
         ),
         "mlarray.transforms.resampling",
     ),
+    **dict.fromkeys(("Save",), "mlarray.transforms.save"),
     **dict.fromkeys(
         (
             "Attributes",
@@ -142,6 +143,7 @@ __all__ = [
     "ResampleToResolution",
     "ResampleToShape",
     "Rescale",
+    "Save",
     "SegmentationDisagreement",
     "SelectLabel",
     "Softmax",
@@ -186,6 +188,7 @@ if TYPE_CHECKING:
     from mlarray.transforms.padding import Padding
     from mlarray.transforms.rank import Flatten, Norm, Squeeze
     from mlarray.transforms.resampling import ResampleToResolution, ResampleToShape
+    from mlarray.transforms.save import Save
     from mlarray.transforms.volume import Attributes, Volume
 
 
