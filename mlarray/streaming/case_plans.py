@@ -27,7 +27,7 @@ from mlarray.streaming.saving import PromisedVolume, Saving
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.statistics import statistic_blocks
-from mlarray.transforms.volume import Attributes, Volume
+from mlarray.transforms.volume import Volume
 
 OPEN_FILES = 64
 """Most files that a process keeps open between patches."""
@@ -188,9 +188,8 @@ class CasePlans:
         key = (case, group)
         with self._lock:
             if isinstance(self.base(case, group).source, PromisedVolume):
-                files, chain = self.cases[case], self.settings.chains[group]
-                source = open_place(files.places[chain.source or group])
-                self._base[key] = self._saving(files, group).written(source, chain.transforms)
+                saving = self._saving(self.cases[case], group)
+                self._base[key] = saving.written(self.settings.chains[group].transforms)
                 for place in [place for place in self._streams if place[:2] == key]:
                     del self._streams[place]
 
@@ -218,27 +217,25 @@ class CasePlans:
         chain = self.settings.chains[group]
         wanted = _groups_of(chain.transforms) | set(wanted_groups(self.settings.augmentations))
 
-        def planner(source: Any, transforms: Sequence[Transform], attributes: Attributes, origin: Plan | None) -> Plan:
+        def planner(transforms: Sequence[Transform], *, saved: Any = None, measure: bool = True) -> Plan:
             return plan(
-                source,
+                open_place(case.places[chain.source or group]),
                 transforms,
                 patch_size=self.settings.patch_size,
                 overlap=self.settings.overlap,
                 groups={name: open_place(place) for name, place in case.places.items() if name in wanted},
-                attributes=attributes,
                 case=case.name,
                 strict=self.settings.strict,
                 cost_limit=self.settings.cost_limit,
                 opener=_opened,
-                origin=origin,
+                saved=saved,
+                measure=measure,
             )
 
         return Saving(planner, case.name, group, {"patch_size": self.settings.saved_patch_size}, self.root)
 
     def _planned(self, case: CaseFiles, group: str) -> Plan:
-        chain = self.settings.chains[group]
-        source = open_place(case.places[chain.source or group])
-        return self._saving(case, group).plan(source, chain.transforms)
+        return self._saving(case, group).plan(self.settings.chains[group].transforms)
 
     def _streamed(self, case: int, group: str, copy: int, epoch: int) -> Plan:
         base = self.base(case, group)

@@ -5,13 +5,16 @@ Resolving a chain walks it from front to back with volumes alone; folding walks 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import FrozenInstanceError, dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from mlarray.errors import TransformError
 from mlarray.region import Region
+from mlarray.streaming.declared import asked
+from mlarray.transforms.augmentations.lists import Augmentation
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Locality
+from mlarray.transforms.save import Save
 from mlarray.transforms.statistics import Moments, Statistic
 from mlarray.transforms.volume import Volume
 
@@ -32,6 +35,8 @@ class Stage:
         How one depends on the other.
     statistics : tuple of Statistic
         What is measured over its input first.
+    done : int
+        How many stages of the chain a saved result stands for; they are left out before the first.
     """
 
     index: int
@@ -40,16 +45,22 @@ class Stage:
     after: Volume
     locality: Locality
     statistics: tuple[Statistic, ...]
+    done: int = 0
+
+    @property
+    def number(self) -> int:
+        """Its place in the whole chain, from 1."""
+        return self.index + self.done + 1
 
     @property
     def label(self) -> str:
         """Name with its place, counted from 1, for messages."""
-        return f"stage {self.index + 1} ({self.transform.name})"
+        return f"stage {self.number} ({self.transform.name})"
 
     @property
     def title(self) -> str:
         """The label at the beginning of a sentence."""
-        return f"Stage {self.index + 1} ({self.transform.name})"
+        return f"Stage {self.number} ({self.transform.name})"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,13 +106,17 @@ def measured_before(chain: Chain, stage: Stage, statistic: Statistic) -> int:
 
     Its own, or an earlier one's where nothing in between changes a value: voxels that only change places, or their type without
     loss, have the moments they had, and those of the stored volume may be known already. Which input it is follows from the chain
-    alone, so that everybody gets the same bits.
+    alone, so that everybody gets the same bits; what is behind a ``Save`` is measured there, as it will be in the saved result.
     """
     index = stage.index
     if statistic == Moments():
-        while index and chain.stages[index - 1].locality.preserves_statistics:
+        while index and _keeps_values(chain.stages[index - 1]):
             index -= 1
     return index
+
+
+def _keeps_values(stage: Stage) -> bool:
+    return stage.locality.preserves_statistics and not isinstance(stage.transform, Save)
 
 
 def name_stage(error: TransformError, stage: Stage) -> None:
@@ -111,8 +126,8 @@ def name_stage(error: TransformError, stage: Stage) -> None:
         error.message = f"{stage.title}{case}: {error.message}"
 
 
-def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
-    """Ask each transform what it does to the volume before it.
+def resolve(stored: Volume, transforms: Iterable[Transform], *, done: int = 0) -> Chain:
+    """Ask each transform what it does to the volume before it; ``done`` stages are in that volume already.
 
     Raises
     ------
@@ -122,42 +137,39 @@ def resolve(stored: Volume, transforms: Iterable[Transform]) -> Chain:
     """
     stages: list[Stage] = []
     volume = stored
-    for index, transform in enumerate(_checked(transforms)):
-        where = f"Stage {index + 1} ({transform.name})"
-        try:
-            # Attributes of their own: a declaration that writes somewhere cannot reach the next stage.
-            locality = transform.locality(volume)
-            after = transform.outcome(volume)
-            statistics = tuple(transform.statistics(volume))
-        except TransformError as error:
-            if not error.message.startswith("Stage "):
-                error.message = f"{where}: {error.message}"
-            raise
-        except Exception as error:
-            raise TransformError(
-                f"{where}: its declaration failed with {type(error).__name__}: {error}.", hint=_rule_broken(error)
-            ) from error
-        if not isinstance(locality, Locality):
-            raise TransformError(
-                f"{where}: locality() returned {type(locality).__name__}, not a locality.",
-                hint="Return Pointwise(), Halo(...), WholeVolume() or another of mlarray.transforms.locality.",
-            )
+    for index, transform in enumerate(checked(transforms)):
+        where = f"Stage {index + done + 1} ({transform.name})"
+        locality: Locality = asked(transform, "locality", volume, where)
+        after: Volume = asked(transform, "outcome", volume, where)
+        statistics = tuple(asked(transform, "statistics", volume, where))
+        for declaration in ("groups", "references"):
+            asked(transform, declaration, volume, where)
         _check_maps(where, locality, volume, after)
-        stages.append(Stage(index, transform, volume, after, locality, statistics))
+        stages.append(Stage(index, transform, volume, after, locality, statistics, done))
         volume = after
     return Chain(stored, tuple(stages))
 
 
-def _checked(transforms: Iterable[Transform]) -> Sequence[Transform]:
+def checked(transforms: Iterable[Transform]) -> list[Transform]:
+    """Return the transforms of a chain.
+
+    Raises
+    ------
+    TransformError
+        Something else is among them, or it is no list of them.
+    """
+    if isinstance(transforms, (Transform, type)) or not isinstance(transforms, Iterable):
+        raise TransformError(
+            f"The chain is {_named(transforms)}, not a list of transforms.", hint="Put it into a list: [Clip(), ...]."
+        )
     listed = list(transforms)
     for index, transform in enumerate(listed):
         if not isinstance(transform, Transform):
-            raise TransformError(
-                f"Stage {index + 1} is a {type(transform).__name__}, not a transform.",
-                hint=_SUBCLASS if not isinstance(transform, type) else f"Make one: {transform.__name__}(...).",
-            )
+            raise TransformError(f"Stage {index + 1} is {_named(transform)}, not a transform.", hint=_remedy(transform))
         if type(transform).apply is Transform.apply:
-            raise TransformError(f"Stage {index + 1} ({transform.name}) does not say what it computes.", hint=_SUBCLASS)
+            raise TransformError(
+                f"Stage {index + 1} ({transform.name}) does not say what it computes.", hint=_remedy(transform)
+            )
     return listed
 
 
@@ -184,17 +196,18 @@ def _check_maps(where: str, locality: Locality, before: Volume, after: Volume) -
         )
 
 
-def _rule_broken(error: Exception) -> str:
-    """Return which of the rules of a declaration an error of it tells of."""
-    if isinstance(error, OSError):
-        return (
-            "A declaration does no I/O: planning knows headers only. Take what it needs as a parameter, and voxels of "
-            "other files as a group."
-        )
-    if isinstance(error, FrozenInstanceError) or any(words in str(error) for words in _WRITES):
-        return "A declaration is read-only: outcome() returns another volume, volume.with_(...) or volume.push(key, value)."
-    return "A declaration must be total: where something is unknown, answer WholeVolume()."
+def _named(value: object) -> str:
+    if isinstance(value, type):
+        return f"the class {value.__name__}"
+    kind = type(value).__name__
+    return f"{'an' if kind[0] in 'aeiouAEIOU' else 'a'} {kind}"
 
 
-_SUBCLASS = "Subclass mlarray.transforms.Transform and define apply(block, context)."
-_WRITES = ("does not support item assignment", "does not support item deletion", "read-only")
+def _remedy(value: object) -> str:
+    if isinstance(value, type) and issubclass(value, Transform):
+        return f"Make one of it: {value.__name__}(...)."
+    if isinstance(value, Augmentation):
+        return "Augmentations make copies: plan(..., augmentations=[AugmentationList([...])])."
+    if isinstance(value, str):
+        return "mlarray.streaming.config.chain_of makes transforms of names."
+    return "Subclass mlarray.transforms.Transform and define apply(block, context); without more, it gets the whole volume."

@@ -64,15 +64,20 @@ def execute(
         except TransformError as error:
             name_stage(error, stage)
             raise
-        except ValueError as error:
-            if "read-only" not in str(error):
+        except Exception as error:
+            if not isinstance(error, ValueError) or "read-only" not in str(error):
+                error.add_note(
+                    f"In apply() of {stage.title}, block {block.dtype} {block.shape}, target {made.start} to {made.stop}."
+                )
                 raise
             raise TransformError(
                 f"{stage.title} changes its input.", hint="Compute into an array of its own: others see the input too."
             ) from error
         expected = block.shape[1:] if made is source else made.shape
         if not isinstance(result, np.ndarray):
-            raise TransformError(f"{stage.title} returned {type(result).__name__}.", hint="apply() returns an ndarray.")
+            raise TransformError(
+                f"{stage.title} returned {type(result).__name__}, not an array.", hint="apply() returns the output."
+            )
         if result.shape != (after.channels, *expected) or result.dtype != after.dtype:
             raise TransformError(
                 f"{stage.title} returned {result.dtype} {result.shape}; it declared {after.dtype} "

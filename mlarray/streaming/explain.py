@@ -63,6 +63,8 @@ class Explanation:
         Size of the whole result, which is held where it is not streamed.
     problems : tuple of str
         What is wrong with groups that stages read; reading would raise it.
+    done : int
+        How many stages at the beginning a saved result stands for.
     """
 
     case: str
@@ -74,6 +76,7 @@ class Explanation:
     rows: tuple[Row, ...]
     whole_bytes: int = 0
     problems: tuple[str, ...] = ()
+    done: int = 0
 
     def with_problems(self, problems: Sequence[str]) -> Explanation:
         """Return the explanation with problems."""
@@ -101,6 +104,7 @@ class Explanation:
             f"{_by(self.stored)} -> {_by(self.result)}, in patches of {_by(self.patch)}.",
             self.verdict.reason,
             self.verdict.remedy,
+            f"Stages 1 to {self.done} are in the saved result that is read." if self.done else "",
             *self._beforehand(),
             *(f"Problem: {problem}" for problem in self.problems),
         ]
@@ -186,6 +190,7 @@ def explanation(
         target.shape,
         rows,
         chain.result.bytes_of(chain.result.region),
+        done=chain.stages[0].done if chain.stages else 0,
     )
 
 
@@ -193,7 +198,7 @@ def _row(stage: Stage, source: Region, verdict: Verdict, recorded: frozenset[tup
     notes = []
     if isinstance(stage.locality, Halo):
         notes.append(f"radius {_by(stage.locality.radius)}")
-    if isinstance(stage.locality, WholeVolume) and verdict.stage != stage.index:
+    if isinstance(stage.locality, WholeVolume) and verdict.stage != stage.number - 1:
         notes.append(stage.locality.reason)
     references = stage.transform.references(stage.before)
     statistics: tuple[Statistic, ...] = (*stage.statistics, *(one for group in references.values() for one in group))
@@ -205,10 +210,10 @@ def _row(stage: Stage, source: Region, verdict: Verdict, recorded: frozenset[tup
         notes.append(f"{_by(stage.before.array_shape)} -> {_by(stage.after.array_shape)}")
     if stage.before.dtype != stage.after.dtype:
         notes.append(f"{stage.before.dtype} -> {stage.after.dtype}")
-    if verdict.stage == stage.index:
+    if verdict.stage == stage.number - 1:
         notes.insert(0, "stands in the way of streaming")
     return Row(
-        stage.index + 1,
+        stage.number,
         stage.transform.name,
         stage.locality.kind.value,
         source.shape,

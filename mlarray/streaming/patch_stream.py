@@ -47,6 +47,7 @@ from mlarray.transforms.base import Transform
 PARTS = ("train", "validation")
 PREFETCH = 2
 """Batches that each worker computes ahead."""
+_LOCATIONS_HELD = 16  # cases: those of many labels take megabytes
 
 
 class PatchStream:
@@ -438,6 +439,8 @@ class PatchStream:
         if group is None:
             return None
         if case not in self._locations:
+            while len(self._locations) >= _LOCATIONS_HELD:
+                del self._locations[next(iter(self._locations))]
             base = self._plans.base(case, group)
             beside = [self._plans.base(case, other).source.info for other in self.chains if other != group]
             self._locations[case] = locations_of(base, store=self._kept, beside=beside)

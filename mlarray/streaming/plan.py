@@ -15,7 +15,8 @@ from mlarray.errors import MLArrayError, PlanError, TransformError, UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
+from mlarray.streaming.chain import Chain, Stage, checked, measured_before, name_stage, resolve
+from mlarray.streaming.declared import asked
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
@@ -26,11 +27,13 @@ from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import WholeVolume
+from mlarray.transforms.save import Save
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
 from mlarray.transforms.volume import Attributes, Volume
 
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
+Saved = Callable[[Sequence[Transform]], Source | Stored | None]
 
 
 class Plan:
@@ -197,7 +200,9 @@ class Plan:
 
     def extended(self, transforms: Iterable[Transform]) -> Plan:
         """Return the plan of a longer chain on the same source; what this plan measures, the other does not measure again."""
-        chain = resolve(self.chain.stored, [*(stage.transform for stage in self.chain.stages), *transforms])
+        known = [stage.transform for stage in self.chain.stages]
+        done = self.chain.stages[0].done if known else 0
+        chain = resolve(self.chain.stored, [*known, *transforms], done=done)
         return self._like(self.source, chain, prefix=self)
 
     def held(self, array: NDArray) -> Plan:
@@ -405,7 +410,7 @@ def plan(
     patch_size: int | Sequence[int] | None = None,
     overlap: Overlap = None,
     groups: Mapping[str, Source] | None = None,
-    attributes: Mapping[str, object] | Attributes | None = None,
+    attributes: Mapping[str, object] | None = None,
     case: str = "",
     augmentations: Lists = (),
     copy: int = 0,
@@ -416,7 +421,7 @@ def plan(
     cost_limit: float = COST_LIMIT,
     measure: bool = True,
     opener: Opener | None = None,
-    origin: Plan | None = None,
+    saved: Saved | None = None,
 ) -> Plan:
     """Plan how patches of a chain's result are read from a stored volume.
 
@@ -453,6 +458,9 @@ def plan(
     opener : callable, optional
         ``opener(path)``, such as ``mlarray.open_source``, opens a group that is not among ``groups`` and whose name is a path: it
         has a suffix or a folder. Each is opened once and serves all patches. A function of a module, for plans that are pickled.
+    saved : callable, optional
+        ``saved(transforms)`` returns the source that holds the result of the chain up to a ``Save``, the last of ``transforms``,
+        or None where there is none. The last one that there is becomes the stored volume, and what is before it is left out.
 
     Raises
     ------
@@ -469,20 +477,21 @@ def plan(
     """
     if cost_limit <= 0 or np.isnan(cost_limit):
         raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
-    transforms = list(chain)
+    transforms = checked(chain)
+    source, done = _last_saved(source, transforms, saved)
+    transforms = transforms[done:]
     if isinstance(source, Stored):
         stored: Stored = source
     else:
-        known = attributes if isinstance(attributes, Attributes) else Attributes.of(attributes or {})
-        stored = VolumeSource(source, case=case, attributes=known)
+        stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
     if measure:
-        for transform in transforms:
-            if isinstance(transform, Transform):
-                for key, statistic in transform.beforehand(stored.volume).items():
-                    if key not in stored.volume.attributes:
-                        stored.volume = stored.volume.push(key, _measured(stored, statistic))
+        for index, transform in enumerate(transforms):
+            wanted = asked(transform, "beforehand", stored.volume, f"Stage {index + done + 1} ({transform.name})")
+            for key, statistic in wanted.items():
+                if key not in stored.volume.attributes:
+                    stored.volume = stored.volume.push(key, _measured(stored, statistic))
     others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
-    resolved = resolve(stored.volume, transforms)
+    resolved = resolve(stored.volume, transforms, done=done)
     if copy or augmentations:
         for name in wanted_groups(augmentations):
             if name not in others and opener is not None and _is_path(name):
@@ -490,7 +499,7 @@ def plan(
         drawn = draw(
             augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
         )
-        resolved = resolve(stored.volume, [*transforms, *drawn])
+        resolved = resolve(stored.volume, [*transforms, *drawn], done=done)
     return Plan(
         stored,
         resolved,
@@ -500,8 +509,20 @@ def plan(
         strict=strict,
         cost_limit=cost_limit,
         opener=opener,
-        origin=origin,
     )
+
+
+def _last_saved(
+    source: Source | Stored, transforms: Sequence[Transform], saved: Saved | None
+) -> tuple[Source | Stored, int]:
+    """Return where a chain begins, and how many of its transforms are done there."""
+    for index in range(len(transforms) if saved is not None else 0, 0, -1):
+        if isinstance(transforms[index - 1], Save):
+            assert saved is not None
+            found = saved(transforms[:index])
+            if found is not None:
+                return found, index
+    return source, 0
 
 
 def _groups_of(stage: Stage) -> tuple[str, ...]:

@@ -16,6 +16,7 @@ from enum import Enum
 from mlarray.region import Region
 from mlarray.streaming.chain import Chain, Stage
 from mlarray.transforms.locality import Halo, Kind, Regrid, WholeVolume
+from mlarray.transforms.save import REGION_FORMATS, Save
 from mlarray.transforms.statistics import Moments
 
 HALO_SHARE = 0.5
@@ -95,7 +96,9 @@ def judge(chain: Chain, patch_size: Sequence[int], *, strict: bool, cost_limit: 
     amount = "no more voxels than it has" if cost <= 1 else f"at most {cost:.3g} times as many voxels as it has"
     reason = f"Every stage needs a bounded region; a patch reads {amount}"
     causes = _causes(chain, patch_size) if cost >= 2 else ""
-    return Verdict(Regime.STREAM, f"{reason}{causes}.", cost=cost)
+    saves = [stage.title for stage in chain.stages if isinstance(stage.transform, Save)]
+    swept = f" {' and '.join(saves)} can be written in one sweep over the volume." if saves else ""
+    return Verdict(Regime.STREAM, f"{reason}{causes}.{swept}", cost=cost)
 
 
 def read_cost(chain: Chain, patch_size: Sequence[int]) -> float:
@@ -115,7 +118,7 @@ def sample_patches(chain: Chain, patch_size: Sequence[int]) -> Iterator[Region]:
 def _refused(stage: Stage, rule: Rule, told: str, remedy: str) -> Verdict:
     """Return a refusal; ``told`` follows the name of the stage."""
     published = "" if rule is Rule.COST else f" (rule {rule.value})"
-    return Verdict(Regime.BUFFER, f"{stage.title} {told}{published}.", stage.index, rule, remedy)
+    return Verdict(Regime.BUFFER, f"{stage.title} {told}{published}.", stage.number - 1, rule, remedy)
 
 
 def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> Verdict | None:
@@ -123,6 +126,12 @@ def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> Ve
     if kind is Kind.WHOLE_VOLUME:
         if isinstance(stage.locality, WholeVolume):
             return _whole(chain, stage)
+        if isinstance(stage.transform, Save):
+            told = f"is written whole: {stage.transform.format} files as this one are not written part by part"
+            remedy = (
+                f"Save into {', '.join(sorted(REGION_FORMATS))} (mha: with a geometry), or use the extended profile."
+            )
+            return _refused(stage, Rule.WHOLE_VOLUME, told, remedy)
         told = "counts as needing the whole volume by the published rules"
         return _refused(stage, Rule.WHOLE_VOLUME, told, _EXTENDED)
     if kind is Kind.HALO and isinstance(stage.locality, (Halo, Regrid)):
@@ -135,7 +144,7 @@ def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> Ve
                 remedy = f"Use patches of at least {2 * radius} voxels on axis {axis}, or the extended profile (without strict)."
                 return _refused(stage, Rule.HALO, told, remedy)
     if kind is Kind.GLOBAL_STAT:
-        before = chain.stages[: stage.index]
+        before = chain.stages[_last_save(chain, stage) : stage.index]
         changed = next((other for other in before if not other.locality.preserves_statistics), None)
         if changed is not None:
             told = f"needs a statistic of the values after {changed.label}, which is not one of the stored volume"
@@ -153,6 +162,12 @@ def _strict_refusal(chain: Chain, stage: Stage, patch_size: Sequence[int]) -> Ve
 
 def _extended_refusal(chain: Chain, stage: Stage) -> Verdict | None:
     return _whole(chain, stage) if isinstance(stage.locality, WholeVolume) else None
+
+
+def _last_save(chain: Chain, stage: Stage) -> int:
+    """Return the index behind the last ``Save`` before a stage: what is saved there will be the stored volume."""
+    saves = [one.index + 1 for one in chain.stages[: stage.index] if isinstance(one.transform, Save)]
+    return saves[-1] if saves else 0
 
 
 def _whole(chain: Chain, stage: Stage) -> Verdict:

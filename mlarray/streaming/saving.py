@@ -14,30 +14,40 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, TypeAlias
+from typing import IO, Any, Protocol
 
 import numpy as np
 
-from mlarray.errors import FormatError, MLArrayError, UsageError
+from mlarray.errors import FormatError, MLArrayError
 from mlarray.formats.registry import format_of_name, open_source
-from mlarray.formats.table import Format
 from mlarray.region import Region
-from mlarray.sources.base import NDArray, SourceInfo
-from mlarray.streaming.case_layouts import kind_named
+from mlarray.sources.base import NDArray, Source, SourceInfo
+from mlarray.storage.remote import as_path
 from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.plan_source import write_result
+from mlarray.streaming.volume_source import Stored, VolumeSource
 from mlarray.transforms.base import Transform
-from mlarray.transforms.saving import Save
+from mlarray.transforms.save import Save
 from mlarray.transforms.volume import Attributes
 
-SUFFIX = ".mla"
-"""Of what is written where ``Save`` names no format."""
 _KEY = "saved"
 _LOCK_SUFFIX = ".lock"
 _WAIT_SECONDS = 0.1
 _NOTHING = object()
-Planner: TypeAlias = Callable[[Any, Sequence[Transform], Attributes, Plan | None], Plan]
+
+
+class Planner(Protocol):
+    """How chains are planned on the stored group, as by :func:`mlarray.streaming.plan`."""
+
+    def __call__(
+        self,
+        transforms: Sequence[Transform],
+        *,
+        saved: Callable[[Sequence[Transform]], Stored] | None = None,
+        measure: bool = True,
+    ) -> Plan:
+        """Return the plan of a chain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,21 +80,21 @@ class Saved:
         row = format_of_name(self.path)
         return row is not None and row.regions.startswith("yes") and not self.path.name.endswith(".gz")
 
-    def opened(self) -> tuple[Any, Attributes] | None:
-        """Return the source of the file and the attributes of its case; None where there is none, or an old one."""
+    def opened(self) -> VolumeSource | None:
+        """Return the volume in the file, with the attributes of its case; None where there is none, or an old one."""
         if self.mark is None or not self.path.exists():
             return None
         try:
             source = open_source(self.path)
             kept = source.info.record.get(_KEY)
             if isinstance(kept, Mapping) and kept.get("mark") == self.mark:
-                return source, _restored(kept.get("attributes"))
+                return self._volume(source, _restored(kept.get("attributes")))
             source.close()
         except (MLArrayError, OSError):  # damaged, or vanished meanwhile: it is written again
             pass
         return None
 
-    def write(self) -> tuple[Any, Attributes]:
+    def write(self) -> VolumeSource:
         """Write the file unless another process does meanwhile, and return what :meth:`opened` does."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with _alone(self.path):
@@ -94,8 +104,11 @@ class Saved:
                 record = {_KEY: {"mark": self.mark, "attributes": _plain(prefix.attributes)}}
                 write_result(prefix, self.path, storage=self.storage, record=record)
                 prefix.close()
-                found = open_source(self.path), prefix.attributes
+                found = self._volume(open_source(self.path), prefix.attributes)
             return found
+
+    def _volume(self, source: Source, attributes: Attributes) -> VolumeSource:
+        return VolumeSource(source, case=self.result.chain.stored.case, attributes=attributes)
 
 
 class PromisedVolume:
@@ -143,37 +156,14 @@ class PromisedVolume:
         self.saved.result.close()
 
 
-def entry_path(save: Save, case: str, group: str, *, folder: Path = Path()) -> Path:
-    """Return the file that a ``Save`` writes for a group of a case.
-
-    Raises
-    ------
-    UsageError
-        The format is unknown, or is not written.
-    """
-    root, _, token = save.dataset.rpartition(":")
-    kind = kind_named(token) if root else None
-    if kind is None:
-        root, suffix = save.dataset, SUFFIX
-    else:
-        row: Format | None = kind.row
-        if row is None or not row.writes:
-            raise UsageError(
-                f"Save cannot write {token!r}: the format is read only.", hint="Use mla, mha, h5 or ome-zarr."
-            )
-        suffix = kind.suffix or row.suffixes[0]
-    name = save.group or group
-    return folder / root / case / f"{name}{suffix}"
-
-
 @dataclass(frozen=True, slots=True)
 class Saving:
-    """How chains with ``Save`` are planned for one group of a case.
+    """How a chain with ``Save`` is planned for one group of a case.
 
     Parameters
     ----------
-    planner : callable
-        ``planner(source, transforms, attributes, origin)`` plans transforms on a source.
+    planner : Planner
+        How chains are planned on it.
     case, group : str
         Names of the entry.
     storage : mapping
@@ -188,38 +178,47 @@ class Saving:
     storage: Mapping[str, object]
     root: Path | None = None
 
-    def plan(self, source: Any, transforms: Sequence[Transform]) -> Plan:
-        """Return the plan that serves a chain: of what its last ``Save`` wrote or will write, or of the source.
+    def plan(self, transforms: Sequence[Transform]) -> Plan:
+        """Return the plan that serves a chain: of what its last ``Save`` wrote or will write, or of the stored group.
 
         The source of a plan whose file is not there is a :class:`PromisedVolume`.
         """
-        saved = self._saved(source, transforms)
-        if saved is None:
-            return self.planner(source, transforms, Attributes(), None)
         rest = transforms[_last_save(transforms) + 1 :]
-        found = saved.opened()
-        if found is None and any(one.beforehand(saved.result.result) for one in rest):
-            found = saved.write()  # the shape of the result depends on its voxels
-        entry, attributes = (PromisedVolume(saved), Attributes()) if found is None else found
-        return self.planner(entry, rest, attributes, saved.result)
 
-    def written(self, source: Any, transforms: Sequence[Transform]) -> Plan:
+        def promised(before: Sequence[Transform]) -> Stored:
+            saved = self._saved(before)
+            found = saved.opened()
+            if found is None and any(one.beforehand(saved.result.result) for one in rest):
+                found = saved.write()  # the shape of the result depends on its voxels
+            return PromisedVolume(saved) if found is None else found
+
+        return self._planned(transforms, promised)
+
+    def written(self, transforms: Sequence[Transform]) -> Plan:
         """Write what is missing and return the plan that serves a chain."""
-        saved = self._saved(source, transforms)
-        if saved is None:
-            return self.planner(source, transforms, Attributes(), None)
-        entry, attributes = saved.opened() or saved.write()
-        return self.planner(entry, transforms[_last_save(transforms) + 1 :], attributes, saved.result)
 
-    def _saved(self, source: Any, transforms: Sequence[Transform]) -> Saved | None:
+        def there(before: Sequence[Transform]) -> Stored:
+            saved = self._saved(before)
+            return saved.opened() or saved.write()
+
+        return self._planned(transforms, there)
+
+    def _planned(self, transforms: Sequence[Transform], saved: Callable[[Sequence[Transform]], Stored]) -> Plan:
+        plan = self.planner(transforms, saved=saved)
         place = _last_save(transforms)
-        if place < 0:
-            return None
-        save, before = transforms[place], transforms[:place]
+        if place >= 0:
+            plan.origin = self._saved(transforms[: place + 1]).result
+        return plan
+
+    def _saved(self, before: Sequence[Transform]) -> Saved:
+        """Return the entry of a chain that ends with a ``Save``."""
+        save = before[-1]
         assert isinstance(save, Save)
-        bare = self.planner(source, [one for one in before if not isinstance(one, Save)], Attributes(), None)
-        path = entry_path(save, self.case, self.group)
-        return Saved(path, bare, lambda: self.written(source, before), fingerprint(bare, root=self.root), self.storage)
+        bare = [one for one in before if not isinstance(one, Save)]
+        mark = fingerprint(self.planner(bare, measure=False), root=self.root)
+        path = as_path(save.place(self.case, self.group))
+        result = self.planner(bare)
+        return Saved(path, result, lambda: self.written(before[:-1]), mark, self.storage)
 
 
 def _last_save(transforms: Sequence[Transform]) -> int:

@@ -102,7 +102,7 @@ _HOMES = {
         ),
         "mlarray.transforms.resampling",
     ),
-    **dict.fromkeys(("Save",), "mlarray.transforms.saving"),
+    **dict.fromkeys(("Save",), "mlarray.transforms.save"),
     **dict.fromkeys(
         (
             "Attributes",
@@ -188,7 +188,7 @@ if TYPE_CHECKING:
     from mlarray.transforms.padding import Padding
     from mlarray.transforms.rank import Flatten, Norm, Squeeze
     from mlarray.transforms.resampling import ResampleToResolution, ResampleToShape
-    from mlarray.transforms.saving import Save
+    from mlarray.transforms.save import Save
     from mlarray.transforms.volume import Attributes, Volume
 
 

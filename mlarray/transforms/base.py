@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from mlarray.errors import TransformError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.locality import Locality, WholeVolume
@@ -127,7 +128,9 @@ class Transform:
             Of ``context.after.dtype``, in the region that the locality's ``makes`` says: for most the target, for a halo the
             source, for a whole volume all.
         """
-        raise TypeError(f"{self.name} does not define apply(block, context).")
+        raise TransformError(
+            f"{self.name} does not define apply(block, context).", hint="That is what a transform does."
+        )
 
     def inverted(self, before: Volume, after: Volume, measured: Mapping[Statistic, Any]) -> Transform | None:
         """Return the transform that undoes this one, which had this input, output and statistics; None where there is none."""
