@@ -321,6 +321,7 @@ def test_every_transform_is_either_allowed_or_refused_with_a_reason() -> None:
         "OneHot": T.OneHot(2),
         "Percentage": T.Percentage(2.0),
         "SelectLabel": T.SelectLabel([(1, 2)]),
+        "Save": T.Save("prepared"),
         "Squeeze": T.Squeeze(1),
     }
 
