@@ -278,7 +278,7 @@ def _refuse_doubles(cases: Mapping[str, Mapping[str, Place]], new: Mapping[str, 
 
 
 def _shared(cases: Mapping[str, Mapping[str, Place]]) -> tuple[str, ...]:
-    """Return the groups that every case has, in the order of the first."""
+    """Return the groups that every case has, by name."""
     first, *others = cases.values()
     return tuple(sorted(group for group in first if all(group in places for places in others)))
 
