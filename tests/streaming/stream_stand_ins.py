@@ -77,20 +77,23 @@ class UnpicklableError(Exception):
         super().__init__(first)
         self.lock = threading.Lock()
 
+    def __reduce__(self) -> tuple[object, ...]:
+        return (type(self), (self.lock,))
+
 
 def fail_unpicklably() -> None:
     raise UnpicklableError("voxels are missing", "x")
 
 
-class NeedsTwo(Exception):
+class OneWayError(Exception):
     """Pickles, and cannot be unpickled."""
 
-    def __init__(self, first: str, second: str) -> None:
-        super().__init__(first)
+    def __reduce__(self) -> tuple[object, ...]:
+        return (int, ("no number",))
 
 
 def fail_in_a_way_that_does_not_come_back() -> None:
-    raise NeedsTwo("voxels are missing", "x")
+    raise OneWayError("voxels are missing")
 
 
 def wait_for_ever() -> None:
