@@ -26,6 +26,12 @@ from mlarray.transforms.locality import WholeVolume
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
 from mlarray.transforms.volume import Attributes, Volume
 
+WORKING_BYTES_PER_VOXEL = 32
+"""Most bytes that a stage needs for a voxel while it computes: values, weights and indices of 64 bits."""
+
+WORKING_BYTES = 16 << 20
+"""Most bytes that a stage needs for the slab that it works on, however large the patch is."""
+
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
 
@@ -140,12 +146,20 @@ class Plan:
         return explanation(self.chain, self.verdict, self.patch_size, strict=self.strict, name=self.source.name)
 
     def peak_bytes(self, target: Region) -> int:
-        """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
+        """Return the most bytes of voxels that a read of ``target`` holds between stages.
+
+        That is the block that is read, input and output of each stage, or the result and the caller's copy of it. What a stage of
+        this package allocates while it computes comes on top: at most :data:`WORKING_BYTES_PER_VOXEL` for each voxel and channel
+        of the larger of its input and output, and :data:`WORKING_BYTES`.
+        """
         regions = self.chain.fold(target)
-        held = [self.chain.stored.bytes_of(regions[0])]
-        for stage, source, wanted in zip(self.chain.stages, regions, regions[1:], strict=True):
+        held = [self.source.bytes_of_read(regions[0])]
+        made = target
+        for stage, source, wanted in zip(self.chain.stages, regions, regions[1:], strict=False):
             made = stage.locality.makes(source, wanted, stage.after.shape)
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
+        if made != target:
+            held.append(self.result.bytes_of(made) + self.result.bytes_of(target))
         return max(held)
 
     def inverse(self, prediction: Source, *, patch_size: int | Sequence[int] | None = None) -> Plan:
