@@ -15,7 +15,8 @@ from mlarray.streaming.kept import Kept, kept_for
 from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.patch_stream import PatchStream
 from mlarray.streaming.patch_writer import PatchWriter, patch_weights
-from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.planning import plan
 from mlarray.streaming.recorded import record_statistics
 from mlarray.streaming.regimes import CaseEstimate, CaseRegime, Decision, EvaluationPatch, decide, evaluation_patch
 from mlarray.streaming.rules import Regime, Rule, Verdict

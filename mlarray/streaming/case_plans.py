@@ -21,7 +21,8 @@ from mlarray.errors import UsageError
 from mlarray.sources.base import NDArray
 from mlarray.streaming.case_set import CaseFiles, open_place
 from mlarray.streaming.grid import Overlap
-from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.planning import plan
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.saving import PromisedVolume, Saving
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups

@@ -28,8 +28,8 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
 from mlarray.streaming.plan import Plan
-from mlarray.streaming.plan import plan as plan_of
 from mlarray.streaming.plan_source import write_result
+from mlarray.streaming.planning import plan as plan_of
 from mlarray.transforms.base import Transform
 
 HELD_BYTES = 256 << 20

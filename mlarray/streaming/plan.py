@@ -9,31 +9,32 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
-import numpy as np
-
-from mlarray.errors import MLArrayError, PlanError, TransformError, UsageError
+from mlarray.errors import MLArrayError, PlanError, TransformError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, checked, measured_before, name_stage, resolve
-from mlarray.streaming.declared import asked
+from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.groups import misplaced
 from mlarray.streaming.recorded import blocks_of, recorded
-from mlarray.streaming.rules import COST_LIMIT, Regime, Verdict, judge
+from mlarray.streaming.rules import Regime, Verdict, judge
 from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
-from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
-from mlarray.transforms.locality import WholeVolume
-from mlarray.transforms.save import Save
+from mlarray.transforms.locality import Kind, WholeVolume
 from mlarray.transforms.statistics import Block, Statistic, statistic_blocks
 from mlarray.transforms.volume import Attributes, Volume
 
+WORKING_BYTES_PER_VOXEL = 32
+"""Most bytes that a stage needs for a voxel while it computes: values, weights and indices of 64 bits."""
+
+WORKING_BYTES = 16 << 20
+"""Most bytes that a stage needs for the slab that it works on, however large the patch is."""
+
+_MOVING_KINDS = (Kind.ORIENTATION, Kind.CROP, Kind.RESCALE, Kind.REGRID)
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
-Saved = Callable[[Sequence[Transform]], Source | Stored | None]
 
 
 class Plan:
@@ -190,12 +191,20 @@ class Plan:
         ).with_problems(self.group_problems())
 
     def peak_bytes(self, target: Region) -> int:
-        """Return the most bytes that a read of ``target`` holds at once: input and output of each stage, and what was read."""
+        """Return the most bytes of voxels that a read of ``target`` holds between stages.
+
+        That is the block that is read, input and output of each stage, or the result and the caller's copy of it. What a stage of
+        this package allocates while it computes comes on top: at most :data:`WORKING_BYTES_PER_VOXEL` for each voxel and channel
+        of the larger of its input and output, and :data:`WORKING_BYTES`.
+        """
         regions = self.chain.fold(target)
-        held = [self.chain.stored.bytes_of(regions[0])]
+        held = [self.source.bytes_of_read(regions[0])]
+        made = target
         for stage, (source, wanted) in zip(self.chain.stages, itertools.pairwise(regions), strict=True):
             made = stage.locality.makes(source, wanted, stage.after.shape)
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
+        if made != target:
+            held.append(self.result.bytes_of(made) + self.result.bytes_of(target))
         return max(held)
 
     def extended(self, transforms: Iterable[Transform]) -> Plan:
@@ -257,16 +266,10 @@ class Plan:
                 hint="Predict on the grid of the result.",
             )
         backwards: list[Transform] = []
-        for index, stage in reversed(list(enumerate(self.chain.stages))):
-            undo = None
-            if stage.transform.invertible and getattr(stage.transform, "inverse", True):
-                undo = stage.transform.inverted(volumes[index], volumes[index + 1], self._measured[index])
-            if undo is not None:
-                backwards.append(undo)
-            elif stage.before.shape != stage.after.shape:
-                raise PlanError(
-                    f"{stage.label} changed the grid and cannot be undone.", hint="Leave it out of the chain."
-                )
+        part: Plan | None = self
+        while part is not None:
+            backwards += part._undone()
+            part = part.origin
         start = stored.volume.with_(geometry=volumes[-1].geometry, attributes=volumes[-1].attributes)
         stored.volume = start
         return Plan(
@@ -279,6 +282,24 @@ class Plan:
             cost_limit=float("inf"),
             opener=self.opener,
         )
+
+    def _undone(self) -> list[Transform]:
+        """Return what undoes the stages, the last one first."""
+        volumes = self._resolved()
+        found: list[Transform] = []
+        for index, stage in reversed(list(enumerate(self.chain.stages))):
+            undo = None
+            if stage.transform.invertible and getattr(stage.transform, "inverse", True):
+                undo = stage.transform.inverted(volumes[index], volumes[index + 1], self._measured[index])
+            if undo is not None:
+                found.append(undo)
+            elif stage.before.shape != stage.after.shape or (
+                not stage.transform.invertible and stage.locality.kind in _MOVING_KINDS
+            ):
+                raise PlanError(
+                    f"{stage.label} changed the grid and cannot be undone.", hint="Leave it out of the chain."
+                )
+        return found
 
     def _like(self, source: Stored, chain: Chain, *, prefix: Plan | None = None) -> Plan:
         """Return a plan with the settings and groups of this one."""
@@ -345,7 +366,7 @@ class Plan:
         for name, statistics in stage.transform.references(self._volumes[-1]).items():
             group = self._group_source(stage, name)
             for statistic in statistics:
-                measured[statistic] = _measured(group, statistic)
+                measured[statistic] = measured_over(group, statistic)
         return measured
 
     def _measured_of(self, stage: Stage, statistic: Statistic) -> Any:
@@ -385,13 +406,13 @@ class Plan:
 
     def _group_source(self, stage: Stage, name: str) -> Stored:
         with self._lock:
-            if name not in self.groups and self.opener is not None and _is_path(name):
+            if name not in self.groups and self.opener is not None and is_path(name):
                 self.groups[name] = VolumeSource(self.opener(name), case=name)
             if name in self.groups:
                 return self.groups[name]
         known = ", ".join(map(repr, self.groups)) or "none"
         hint = f"Pass it: plan(..., groups={{{name!r}: source}})."
-        if _is_path(name):
+        if is_path(name):
             hint += " Files are opened where plan(..., opener=mlarray.open_source) says how."
         raise TransformError(f"{stage.title}: {self.source.name} has no group {name!r}; known are {known}.", hint=hint)
 
@@ -403,136 +424,16 @@ class Plan:
         self._lock = threading.RLock()
 
 
-def plan(
-    source: Source | Stored,
-    chain: Iterable[Transform],
-    *,
-    patch_size: int | Sequence[int] | None = None,
-    overlap: Overlap = None,
-    groups: Mapping[str, Source] | None = None,
-    attributes: Mapping[str, object] | None = None,
-    case: str = "",
-    augmentations: Lists = (),
-    copy: int = 0,
-    seed: int = 0,
-    epoch: int = 0,
-    group: str | None = None,
-    strict: bool = False,
-    cost_limit: float = COST_LIMIT,
-    measure: bool = True,
-    opener: Opener | None = None,
-    saved: Saved | None = None,
-) -> Plan:
-    """Plan how patches of a chain's result are read from a stored volume.
-
-    Only headers are read, unless a stage needs a measurement to know the shape of its output (``Crop``).
-
-    Parameters
-    ----------
-    source : Source
-        What :func:`mlarray.open_source` returns, or any other; read as ``[C, spatial...]``.
-    chain : iterable of Transform
-        In the order they run.
-    patch_size : int, sequence of int or None
-        Of the result, per spatial axis in array order; 0 is free, None the whole volume.
-    overlap : optional
-        Of the patches of ``plan(...).grid``, see :func:`mlarray.streaming.patch_grid`.
-    groups : mapping of str to Source, optional
-        Other volumes of the case by name: masks, references.
-    attributes : mapping, optional
-        What is known about the case, such as ``number_of_channels_per_model``.
-    case : str
-        Name for messages; draws of augmentations depend on it.
-    augmentations : sequence or mapping of AugmentationList
-        Lists that make the copies of a case, see :func:`mlarray.transforms.augmentations.draw`.
-    copy, seed, epoch : int
-        Which copy (0 is the case itself), and with which numbers. The transforms that it draws follow those of the chain.
-    group : str, optional
-        Name of this volume among the groups of the case, for augmentations that are meant for some of them only.
-    strict : bool
-        Follow the published rules to the letter; the voxels are the same.
-    cost_limit : float
-        Most voxels read for each voxel of a patch; above it the case is loaded whole. Not used in the strict profile.
-    measure : bool
-        False: read headers only, whatever that leaves unknown.
-    opener : callable, optional
-        ``opener(path)``, such as ``mlarray.open_source``, opens a group that is not among ``groups`` and whose name is a path: it
-        has a suffix or a folder. Each is opened once and serves all patches. A function of a module, for plans that are pickled.
-    saved : callable, optional
-        ``saved(transforms)`` returns the source that holds the result of the chain up to a ``Save``, the last of ``transforms``,
-        or None where there is none. The last one that there is becomes the stored volume, and what is before it is left out.
-
-    Raises
-    ------
-    TransformError
-        A stage cannot take its input.
-    UsageError
-        A patch size or overlap that fits no axis.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from mlarray import MLArray, transforms as T
-    >>> from mlarray.streaming import plan
-    """
-    if cost_limit <= 0 or np.isnan(cost_limit):
-        raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
-    transforms = checked(chain)
-    source, done = _last_saved(source, transforms, saved)
-    transforms = transforms[done:]
-    if isinstance(source, Stored):
-        stored: Stored = source
-    else:
-        stored = VolumeSource(source, case=case, attributes=Attributes.of(attributes or {}))
-    if measure:
-        for index, transform in enumerate(transforms):
-            wanted = asked(transform, "beforehand", stored.volume, f"Stage {index + done + 1} ({transform.name})")
-            for key, statistic in wanted.items():
-                if key not in stored.volume.attributes:
-                    stored.volume = stored.volume.push(key, _measured(stored, statistic))
-    others = {name: VolumeSource(other, case=name) for name, other in (groups or {}).items()}
-    resolved = resolve(stored.volume, transforms, done=done)
-    if copy or augmentations:
-        for name in wanted_groups(augmentations):
-            if name not in others and opener is not None and _is_path(name):
-                others[name] = VolumeSource(opener(name), case=name)
-        drawn = draw(
-            augmentations, resolved.result, copy=copy, seed=seed, epoch=epoch, case=case, group=group, groups=others
-        )
-        resolved = resolve(stored.volume, [*transforms, *drawn], done=done)
-    return Plan(
-        stored,
-        resolved,
-        others,
-        patch_size=patch_size,
-        overlap=overlap,
-        strict=strict,
-        cost_limit=cost_limit,
-        opener=opener,
-    )
-
-
-def _last_saved(
-    source: Source | Stored, transforms: Sequence[Transform], saved: Saved | None
-) -> tuple[Source | Stored, int]:
-    """Return where a chain begins, and how many of its transforms are done there."""
-    for index in range(len(transforms) if saved is not None else 0, 0, -1):
-        if isinstance(transforms[index - 1], Save):
-            assert saved is not None
-            found = saved(transforms[:index])
-            if found is not None:
-                return found, index
-    return source, 0
-
-
 def _groups_of(stage: Stage) -> tuple[str, ...]:
     return (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
 
 
-def _is_path(name: str) -> bool:
+def is_path(name: str) -> bool:
+    """Tell whether the name of a group is that of a file: it has a suffix or a folder."""
     return len(PurePath(name).parts) > 1 or bool(PurePath(name).suffix)
 
 
-def _measured(group: Stored, statistic: Statistic) -> Any:
+def measured_over(group: Stored, statistic: Statistic) -> Any:
+    """Return a statistic of a stored volume: as its file says, or measured now."""
     known = recorded(group, statistic)
     return statistic.measure(partial(blocks_of, group)) if known is None else known

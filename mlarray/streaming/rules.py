@@ -15,7 +15,7 @@ from enum import Enum
 
 from mlarray.region import Region
 from mlarray.streaming.chain import Chain, Stage
-from mlarray.transforms.locality import Halo, Kind, Regrid, WholeVolume
+from mlarray.transforms.locality import FullAxis, Halo, Kind, Regrid, WholeVolume
 from mlarray.transforms.save import REGION_FORMATS, Save
 from mlarray.transforms.statistics import Moments
 
@@ -23,7 +23,11 @@ HALO_SHARE = 0.5
 """Largest halo as a share of the patch, in the strict profile: at this share a read has 8 times the voxels of a 3-D patch."""
 
 COST_LIMIT = 8.0
-"""Most voxels that may be read for one voxel of a patch, in the extended profile."""
+"""Most voxels that may be read for one voxel of a patch, in the extended profile.
+
+Voxels are counted in the stored volume's type and channels on both sides, so that a cast or a choice of channels makes no patch
+dearer. A line of voxels that a stage reduces to one counts as many voxels of the patch as it has: no other patch needs it.
+"""
 
 
 class Regime(Enum):
@@ -61,7 +65,7 @@ class Verdict:
     remedy : str
         How to make it stream.
     cost : float
-        Voxels read for each voxel of a patch, the worst of the patches looked at.
+        Voxels read for each voxel of a patch, the worst of the patches looked at; see :data:`COST_LIMIT`.
     """
 
     regime: Regime
@@ -103,7 +107,9 @@ def judge(chain: Chain, patch_size: Sequence[int], *, strict: bool, cost_limit: 
 
 def read_cost(chain: Chain, patch_size: Sequence[int]) -> float:
     """Return the most voxels read for each voxel of a patch, over patches at the corners, edges and the middle."""
-    return max((chain.fold(target)[0].size / target.size for target in sample_patches(chain, patch_size)), default=1.0)
+    reduced = math.prod(map(_reduced, chain.stages))
+    sizes = ((chain.fold(target)[0].size, target.size) for target in sample_patches(chain, patch_size))
+    return max((read / (made * reduced) for read, made in sizes), default=1.0)
 
 
 def sample_patches(chain: Chain, patch_size: Sequence[int]) -> Iterator[Region]:
@@ -229,7 +235,15 @@ def _growth(chain: Chain, patch_size: Sequence[int]) -> list[float]:
     """Return by how much each stage multiplies the voxels of the middle patch."""
     targets = list(sample_patches(chain, patch_size))
     regions = chain.fold(targets[len(targets) // 2])
-    return [before.size / max(1, after.size) for before, after in itertools.pairwise(regions)]
+    sizes = [max(1, region.size) for region in regions]
+    return [sizes[one.index] / (sizes[one.index + 1] * _reduced(one)) for one in chain.stages]
+
+
+def _reduced(stage: Stage) -> float:
+    """Return how many voxels a stage makes one of, along lines that no other voxel needs."""
+    if not isinstance(stage.locality, FullAxis):
+        return 1.0
+    return max(1, math.prod(stage.before.shape)) / max(1, math.prod(stage.after.shape))
 
 
 def _extents(chain: Chain, patch_size: Sequence[int]) -> tuple[int, ...]:

@@ -140,6 +140,10 @@ class PromisedVolume:
         """What to call it in messages."""
         return self.volume.case or str(self.saved.path)
 
+    def bytes_of_read(self, region: Region) -> int:
+        """Return how many bytes a read of a region will hold."""
+        return self.volume.bytes_of(region)
+
     def read(self, region: Region) -> NDArray:
         """Raise: the file is not there."""
         raise FormatError(f"{self.saved.path} has not been written.", hint="Write it with a PatchStream.")

@@ -50,6 +50,9 @@ class Stored(Protocol):
     def spatial_blocks(self) -> tuple[tuple[int, ...], ...] | None:
         """Extents, chunks and blocks of the stored array along the spatial axes; None where it has no blocks."""
 
+    def bytes_of_read(self, region: Region) -> int:
+        """Return how many bytes a read of a region holds at once."""
+
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region in an array of their own."""
 
@@ -152,14 +155,15 @@ class VolumeSource:
         """Return the voxels of a spatial region, channels first, in an array of their own."""
         inside = self._stored(region)
         self.reads += 1
-        if self.source.access is Access.REGION:
-            values = self.source.read(inside)
-            self.bytes_read += values.nbytes
-        else:
-            values = self._whole()[inside.slices]
-        order = (*self._fixed, *(() if self._channel is None else (self._channel,)), *self._space)
-        moved = values.transpose(order)[(0,) * len(self._fixed)]
-        return np.array(moved if self._channel is not None else moved[np.newaxis], order="C", copy=True)
+        if self.source.access is not Access.REGION:
+            return np.array(self._channels_first(self._whole()[inside.slices]), order="C", copy=True)
+        values = self.source.read(inside, np.empty(inside.shape, self.volume.dtype))
+        self.bytes_read += values.nbytes
+        return np.ascontiguousarray(self._channels_first(values))
+
+    def bytes_of_read(self, region: Region) -> int:
+        """Return the bytes that a read of a spatial region holds: a second copy where axes have to be moved in memory."""
+        return self.volume.bytes_of(region) * (1 if self._order == tuple(sorted(self._order)) else 2)
 
     def prefetch(self, regions: Iterable[Region]) -> None:
         """Announce regions to the source, where it takes that."""
@@ -175,6 +179,14 @@ class VolumeSource:
     def close(self) -> None:
         """Close the file; a later read opens it again."""
         self.source.close()
+
+    @property
+    def _order(self) -> tuple[int, ...]:
+        return (*self._fixed, *(() if self._channel is None else (self._channel,)), *self._space)
+
+    def _channels_first(self, values: NDArray) -> NDArray:
+        moved: NDArray = values.transpose(self._order)[(0,) * len(self._fixed)]
+        return moved if self._channel is not None else moved[np.newaxis]
 
     def _stored(self, region: Region) -> Region:
         shape = self.source.spec.shape
@@ -240,6 +252,10 @@ class ResidentVolume:
     def held_bytes(self) -> int:
         """Bytes of the array."""
         return self.array.nbytes
+
+    def bytes_of_read(self, region: Region) -> int:
+        """Return how many bytes a read of a region holds."""
+        return self.volume.bytes_of(region)
 
     def read(self, region: Region) -> NDArray:
         """Return the voxels of a spatial region in an array of their own."""

@@ -31,7 +31,8 @@ from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Source, SourceInfo
 from mlarray.sources.memory import ArraySource
 from mlarray.spec import ArraySpec
-from mlarray.streaming.plan import Plan, plan
+from mlarray.streaming.plan import Plan
+from mlarray.streaming.planning import plan
 from mlarray.streaming.rules import Regime
 from mlarray.transforms.base import Transform
 from mlarray.transforms.volume import Volume

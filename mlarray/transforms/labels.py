@@ -251,6 +251,8 @@ class SegmentationDisagreement(Transform):
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Count, for each member, who agrees."""
         members = terms(block, 0)
+        if len(members) == 1:
+            return np.zeros(block.shape, np.float32)
         most = np.zeros(members[0].shape, np.int32)
         voters = np.zeros_like(most)
         for one in members:

@@ -342,9 +342,9 @@ class FullAxis:
     Parameters
     ----------
     axes : tuple of int
-        Spatial axes that are read from end to end.
+        Spatial axes of the input that are read from end to end, in order.
     shape : tuple of int
-        Of the output.
+        Of the output: without these axes, or with them.
     """
 
     axes: Shape
@@ -359,12 +359,12 @@ class FullAxis:
 
     def pull(self, target: Region, shape: Shape) -> Region:
         """Return the target with these axes whole."""
-        start = tuple([0 if axis in self.axes else a for axis, a in enumerate(target.start)])
-        stop = tuple(
-            [n if axis in self.axes else b for axis, (b, n) in enumerate(zip(target.stop, shape, strict=True))]
-        )
-        return trusted_region(start, stop)
+        start, stop = list(target.start), list(target.stop)
+        kept = 1 if len(self.shape) == len(shape) else 0
+        for axis in self.axes:
+            start[axis : axis + kept], stop[axis : axis + kept] = [0], [shape[axis]]
+        return trusted_region(tuple(start), tuple(stop))
 
     def makes(self, source: Region, target: Region, out_shape: Shape) -> Region:
-        """Return the target with these axes whole."""
-        return self.pull(target, out_shape)
+        """Return the target, with these axes whole where the output has them."""
+        return self.pull(target, out_shape) if target.ndim == source.ndim else target

@@ -18,6 +18,9 @@ from mlarray.transforms.volume import Volume
 BINS = 256
 """Of the histogram of the voxels from the mean up."""
 
+CHUNK_VOXELS = 1 << 16
+"""Mapped at once: float64 values of a chunk stay in the cache, and a patch of bytes needs no eightfold memory."""
+
 
 @dataclass(frozen=True, slots=True)
 class LandmarkValues:
@@ -118,16 +121,25 @@ class HistogramMatching(Transform):
         y = np.array([theirs.minimum, theirs.mean, theirs.upper_median, theirs.maximum])
         with np.errstate(all="ignore"):
             slopes = np.where(x[1:] > x[:-1], (y[1:] - y[:-1]) / (x[1:] - x[:-1]), 0.0)
-            given, values, reach = block.astype(np.float64), np.full(block.shape, y[0]), np.empty(block.shape)
-            for low, high, slope in zip(x, x[1:], slopes, strict=False):
-                # How far a value reaches into each interval: sums of this are continuous, and need no choice per voxel.
-                np.maximum(given, low, out=reach)
-                np.minimum(reach, high, out=reach)
-                reach -= low
-                reach *= slope
-                values += reach
-            np.copyto(values, y[3], where=given >= x[3])
-        return cast_back(values, context.after.dtype)
+            out, flat = np.empty(block.shape, context.after.dtype), np.ascontiguousarray(block).reshape(-1)
+            for start in range(0, flat.size, CHUNK_VOXELS):
+                part = slice(start, start + CHUNK_VOXELS)
+                out.reshape(-1)[part] = cast_back(_landed(flat[part], x, y, slopes), out.dtype)
+        return out
+
+
+def _landed(block: NDArray, x: NDArray, y: NDArray, slopes: NDArray) -> NDArray:
+    """Return where values land, in float64."""
+    given, values, reach = block.astype(np.float64), np.full(block.shape, y[0]), np.empty(block.shape)
+    for low, high, slope in zip(x, x[1:], slopes, strict=False):
+        # How far a value reaches into each interval: sums of this are continuous, and need no choice per voxel.
+        np.maximum(given, low, out=reach)
+        np.minimum(reach, high, out=reach)
+        reach -= low
+        reach *= slope
+        values += reach
+    np.copyto(values, y[3], where=given >= x[3])
+    return values
 
 
 def _upper_median(counts: NDArray, mean: float, high: float) -> float:

@@ -12,7 +12,7 @@ from mlarray.errors import TransformError
 from mlarray.region import Region, trusted_region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import Context, Transform, float_of
-from mlarray.transforms.locality import Locality, Pointwise, Regrid, WholeVolume
+from mlarray.transforms.locality import FullAxis, Locality, Pointwise, Regrid, WholeVolume
 from mlarray.transforms.volume import Volume
 
 
@@ -82,7 +82,7 @@ class Norm(Transform):
         """Return that lines along the last axis are read."""
         if volume.ndim < 2:
             return WholeVolume("its only axis goes away")
-        return Regrid(volume.shape[:-1], _with_line)
+        return FullAxis((volume.ndim - 1,), volume.shape[:-1])
 
     def outcome(self, volume: Volume) -> Volume:
         """Return the volume without its last axis."""
@@ -95,9 +95,10 @@ class Norm(Transform):
     def apply(self, block: NDArray, context: Context) -> NDArray:
         """Sum up the squares, plane after plane: a sum over the axis itself would depend on how memory is laid out."""
         squares = np.zeros(block.shape[:-1])
-        for index in range(block.shape[-1]):
-            squares += np.square(block[..., index], dtype=np.float64)
-        return np.sqrt(squares).astype(context.after.dtype)
+        with np.errstate(over="ignore"):
+            for index in range(block.shape[-1]):
+                squares += np.square(block[..., index], dtype=np.float64)
+            return np.sqrt(squares).astype(context.after.dtype)
 
 
 def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
@@ -107,7 +108,3 @@ def _without(shape: tuple[int, ...], axis: int) -> tuple[int, ...]:
 def _with_axis(axis: int, target: Region, shape: tuple[int, ...]) -> Region:
     start = (*target.start[:axis], 0, *target.start[axis:])
     return trusted_region(start, (*target.stop[:axis], 1, *target.stop[axis:]))
-
-
-def _with_line(target: Region, shape: tuple[int, ...]) -> Region:
-    return trusted_region((*target.start, 0), (*target.stop, shape[-1]))

@@ -173,6 +173,7 @@ def test_members_disagree_by_the_share_that_does_not_vote_for_the_winner() -> No
         np.array([[[one - np.float32(2) / np.float32(3), 0, 0.5, 0.5]]], "float32"),
     )
     assert_identical(whole(votes[:1], T.SegmentationDisagreement()), np.zeros((1, 1, 4), "float32"))
+    assert_identical(whole(line([NAN, 1], "float32"), T.SegmentationDisagreement()), line([0, 0], "float32"))
 
 
 def test_a_mask_keeps_what_is_inside() -> None:

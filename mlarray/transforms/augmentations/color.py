@@ -68,16 +68,17 @@ class ColorTransform(Transform):
         """Map the channels: products and sums in float32, or in float64 where the voxels need it."""
         real = np.dtype(np.float32 if block.dtype.itemsize <= 2 or block.dtype == np.float32 else np.float64)
         values = block.astype(real, copy=False)
-        if block.shape[0] == 1:
-            gain, offset = self.grey
-            return (values * real.type(gain) + real.type(offset)).astype(np.float32, copy=False)
-        out = np.empty(block.shape, dtype=np.float32)
-        for channel, row in enumerate(self.matrix):
-            total = values[0] * real.type(row[0])
-            total += values[1] * real.type(row[1])
-            total += values[2] * real.type(row[2])
-            total += real.type(row[3])
-            out[channel] = total
+        with np.errstate(invalid="ignore", over="ignore"):
+            if block.shape[0] == 1:
+                gain, offset = self.grey
+                return (values * real.type(gain) + real.type(offset)).astype(np.float32, copy=False)
+            out = np.empty(block.shape, dtype=np.float32)
+            for channel, row in enumerate(self.matrix):
+                total = values[0] * real.type(row[0])
+                total += values[1] * real.type(row[1])
+                total += values[2] * real.type(row[2])
+                total += real.type(row[3])
+                out[channel] = total
         return out
 
     @property
