@@ -178,7 +178,7 @@ class Plan:
         self._resolved()
 
     def explain(self) -> Explanation:
-        """Return what happens and why, stage by stage; printing it shows a table. Reads nothing."""
+        """Return what happens and why, stage by stage; printing it shows a table. Reads headers at most."""
         known = frozenset(
             (stage.index, statistic)
             for stage in self.chain.stages

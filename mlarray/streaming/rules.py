@@ -220,7 +220,7 @@ def _cheap_patch(chain: Chain, patch_size: Sequence[int], limit: float) -> tuple
 
 def _causes(chain: Chain, patch_size: Sequence[int]) -> str:
     """Return which stages multiply the voxels of the middle patch, in brackets; nothing where none does by a half."""
-    grown = [(_growth(chain, patch_size)[stage.index], stage) for stage in chain.stages]
+    grown = list(zip(_growth(chain, patch_size), chain.stages, strict=True))
     told = [f"{stage.label} by {by:.3g}" for by, stage in sorted(grown, key=lambda one: -one[0]) if by >= 1.5]
     return f" ({', '.join(told[:3])}{' ...' if len(told) > 3 else ''})" if told else ""
 
