@@ -19,6 +19,7 @@ import numpy as np
 
 from mlarray.errors import UsageError
 from mlarray.sources.base import NDArray
+from mlarray.streaming.case_layouts import Place
 from mlarray.streaming.case_set import CaseFiles, open_place
 from mlarray.streaming.grid import Overlap
 from mlarray.streaming.plan import Plan
@@ -330,6 +331,4 @@ def _groups_of(transforms: Sequence[Transform]) -> set[str]:
 
 
 def _opened(path: str) -> Any:
-    from mlarray.formats.registry import open_source
-
-    return open_source(path)
+    return open_place(Place(Path(path)))

@@ -20,6 +20,7 @@ from mlarray.streaming.chain import Stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Kind, Locality
+from mlarray.transforms.save import Save
 from mlarray.transforms.statistics import Block, statistic_blocks
 from mlarray.transforms.volume import Volume
 
@@ -151,6 +152,8 @@ def _refusal(transform: Transform, probe: Volume, where: str) -> str:
         )
     # A kind that the published rules load the volume for: percentiles, fields of noise, what depends on the place in the volume.
     kind = Kind.REGRID if locality.kind is Kind.REGRID else locality.strict_kind
+    if isinstance(transform, Save):
+        return "writes cases, and a patch is none"
     if kind in _REASONS:
         return _REASONS[kind]
     return f"needs group {others[0]!r} of the case, of which a patch has no part" if others else ""

@@ -12,7 +12,6 @@ import importlib.util
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -25,29 +24,26 @@ from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
 from mlarray.streaming.case_set import CaseSet, find_cases, split
-from mlarray.streaming.class_locations import ClassLocations, locations_of
 from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
-from mlarray.streaming.forward import voxel_of_result
 from mlarray.streaming.grid import Overlap, padded
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
 from mlarray.streaming.order import epoch_order, share
 from mlarray.streaming.patch_chain import apply_patch_transforms, check_patch_transforms
+from mlarray.streaming.patch_places import PatchPlaces
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.ranks import deal, this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
-from mlarray.streaming.samplers import GridPatches, Sampler, block_origins
+from mlarray.streaming.samplers import GridPatches, Sampler
 from mlarray.streaming.stream_config import load_stream
 from mlarray.streaming.stream_words import explained
-from mlarray.transforms.augmentations.drawing import key_of
 from mlarray.transforms.augmentations.lists import Lists
 from mlarray.transforms.base import Transform
 
 PARTS = ("train", "validation")
 PREFETCH = 2
 """Batches that each worker computes ahead."""
-_LOCATIONS_HELD = 16  # cases: those of many labels take megabytes
 
 
 class PatchStream:
@@ -192,11 +188,9 @@ class PatchStream:
         )
         self._plans.resident = self.decision.regime is CaseRegime.CACHE
         self._plans.capacity = self.decision.fifo_cases
-        self._kept = None if self.cases.root is None else kept_for(self.cases.root, folder=keep)
+        kept = None if self.cases.root is None else kept_for(self.cases.root, folder=keep)
         self._own_cases = self._cases_of_rank()
-        self._shapes: dict[tuple[int, int, int], tuple[int, ...]] = {}
-        self._locations: dict[int, ClassLocations] = {}
-        self._origins: dict[tuple[int, int, int], tuple[tuple[int, ...], ...]] = {}
+        self._places = PatchPlaces(self._plans, self.sampler, seed=seed, kept=kept)
         self.set_epoch(0)
 
     @classmethod
@@ -264,11 +258,8 @@ class PatchStream:
         if epoch < 0:
             raise UsageError(f"An epoch is a number from 0 on, got {epoch}.")
         self.epoch, self.first = epoch, 0
-        size = self._plans.settings.patch_size
-        counts = [
-            [self.sampler.count(self._shape(case, copy), size) for copy in range(self.copies)]
-            for case in self._own_cases
-        ]
+        self._places.set_epoch(epoch, draws=self._draw_epoch)
+        counts = self._places.counts(self._own_cases, self.copies)
         self._order = epoch_order(counts, seed=self.seed, epoch=epoch, shuffle=self.shuffle, window=self.shuffle_window)
         self._batches = share(len(self._order), batch_size=self.batch_size, lanes=self.lanes, **self._share)
 
@@ -335,7 +326,7 @@ class PatchStream:
                     self._plans.hold(case, group)
                 else:
                     self._plans.measure(case, group)
-            self._class_locations(case)
+            self._places.locations(case)
 
     def close(self) -> None:
         """Close all files and let go of everything in memory; a later read begins anew."""
@@ -421,54 +412,8 @@ class PatchStream:
         own, copy, number = (int(value) for value in entry)
         case = self._own_cases[own]
         forced = self.sampler.forced(place, self.batch_size)
-        region = self.sampler.region(
-            self._shape(case, copy),
-            self._plans.settings.patch_size,
-            number,
-            key=key_of("patches", self.seed, self.epoch, self.cases.cases[case].name, copy),
-            locations=self._class_locations(case) if forced else None,
-            forced=forced,
-            origins=self._block_origins(case, copy) if self.sampler.aligned else None,
-            carry=partial(self._carried, case, copy) if copy else None,
-        )
+        region = self._places.region(case, copy, number, forced=forced)
         return case, copy, region
-
-    def _class_locations(self, case: int) -> ClassLocations | None:
-        """Return where the labels of a case are, on the grid of its results without augmentations."""
-        group = self.sampler.group
-        if group is None:
-            return None
-        if case not in self._locations:
-            while len(self._locations) >= _LOCATIONS_HELD:
-                del self._locations[next(iter(self._locations))]
-            base = self._plans.base(case, group)
-            beside = [self._plans.base(case, other).source.info for other in self.chains if other != group]
-            self._locations[case] = locations_of(base, store=self._kept, beside=beside)
-            base.release()
-        return self._locations[case]
-
-    def _carried(self, case: int, copy: int, voxel: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the voxel of a copy for one of the case."""
-        base = self._plans.base(case, self._first)
-        plan = self._plans.copy_plan(case, self._first, copy, self._draw_epoch)
-        return voxel_of_result(plan, voxel, stages=len(base.chain.stages))
-
-    def _block_origins(self, case: int, copy: int) -> tuple[tuple[int, ...], ...]:
-        key = (case, copy, self._draw_epoch)
-        if key not in self._origins:
-            plan = self._plans.copy_plan(case, self._first, copy, self._draw_epoch)
-            self._origins[key] = block_origins(plan, self._plans.settings.patch_size)
-        return self._origins[key]
-
-    def _shape(self, case: int, copy: int) -> tuple[int, ...]:
-        """Return the extents of a copy of a case: those of the first group."""
-        key = (case, copy, self._draw_epoch if copy else 0)
-        if key not in self._shapes:
-            volume = self._plans.base(case, self._first).result
-            if copy:
-                volume = self._plans.copy_plan(case, self._first, copy, self._draw_epoch).result
-            self._shapes[key] = volume.shape
-        return self._shapes[key]
 
     def _identity(self) -> str:
         """Return a mark of everything that decides batches."""

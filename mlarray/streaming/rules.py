@@ -202,7 +202,7 @@ def _too_dear(chain: Chain, patch_size: Sequence[int], cost: float, limit: float
         if larger is None
         else f"Patches of {_by(larger)} stream: {read_cost(chain, larger):.3g} times as many. Or raise cost_limit."
     )
-    return _refused(dearest, Rule.COST, told, remedy)
+    return replace(_refused(dearest, Rule.COST, told, remedy), cost=cost)
 
 
 def _cheap_patch(chain: Chain, patch_size: Sequence[int], limit: float) -> tuple[int, ...] | None:

@@ -75,7 +75,9 @@ LIBRARY_RULES = (
 
 WITHOUT_FILES = ("mlarray/streaming/", "mlarray/transforms/")
 FILE_LAYERS = ("mlarray.formats", "mlarray.storage")
-_FILE_MODULES = ("case_layouts", "case_set", "class_locations", "fingerprint", "kept")
+_FILE_MODULES = (
+    *("case_layouts", "case_set", "class_locations", "fingerprint", "kept", "patch_writer", "plan_source", "saving"),
+)
 WITH_FILES = tuple(f"mlarray/streaming/{name}.py" for name in _FILE_MODULES)
 
 

@@ -111,7 +111,8 @@ def test_a_preprocessed_folder_of_nnunet_has_data_and_seg(tmp_path: Path) -> Non
     found = find_cases(tmp_path)
     assert found.told.endswith("files CASE_seg and CASE. 2 cases with data, seg.")
     assert places(found, tmp_path)["a"] == {"data": "/a.b2nd", "seg": "/a_seg.b2nd"}
-    assert places(find_cases(tmp_path, groups=["data"]), tmp_path)["a"] == {"data": "/a.b2nd"}
+    assert find_cases(tmp_path, groups=["data"]).groups == ("data",)
+    assert places(find_cases(tmp_path, groups=["data"]), tmp_path)["a"]["data"] == "/a.b2nd"
     assert places(find_cases(tmp_path, groups=["seg"]), tmp_path)["a"] == {"seg": "/a_seg.b2nd"}
     assert places(find_cases(tmp_path, groups=["CT", "SEG"]), tmp_path)["a"] == {"CT": "/a.b2nd", "SEG": "/a_seg.b2nd"}
 
@@ -184,7 +185,8 @@ def test_one_hdf5_file_holds_groups_of_cases_or_cases_of_groups(tmp_path: Path) 
     with open_place(found.cases[1].places["SEG"]) as source:
         assert source.info.item == "/SEG/p2"
     other = store(tmp_path / "other.h5", "p1/CT", "p1/SEG")
-    assert places(find_cases(other, groups=["SEG"]), other) == {"p1": {"SEG": "@/p1/SEG"}}
+    found = find_cases(other, groups=["SEG"])
+    assert (found.groups, places(found, other)) == (("SEG",), {"p1": {"CT": "@/p1/CT", "SEG": "@/p1/SEG"}})
     both = store(tmp_path / "both.h5", "CT/SEG", "SEG/CT")
     with pytest.raises(
         UsageError, match="can be read as /GROUP/CASE and as /CASE/GROUP: CT, SEG are names on both levels"

@@ -248,7 +248,7 @@ def test_an_error_of_a_transform_stays_and_names_stage_and_block() -> None:
 
 
 def test_a_transform_without_apply_says_so() -> None:
-    with pytest.raises(TransformError, match=r"Stage 1 \(Transform\): Transform does not define apply"):
+    with pytest.raises(TransformError, match=r"Stage 1 \(Transform\) does not say what it computes"):
         planned(Transform()).read_whole()
 
 

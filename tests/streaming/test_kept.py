@@ -296,6 +296,9 @@ def test_where_nothing_can_be_told_nothing_is_kept(tmp_path: Path) -> None:
         def __init__(self) -> None:
             self.seen = 0
 
+        def apply(self, block: NDArray, context: T.Context) -> NDArray:
+            return block
+
     assert fingerprint(plan(source_of(np.zeros((1, 4, 4, 4))), [], patch_size=2)) is None
     path = saved(tmp_path)
     assert mark(path, [Shift(object())]) is None
