@@ -39,6 +39,8 @@ class DicomSource(SourceBase):
         When it cannot be read; the message says why.
     """
 
+    one_pass = True  # a compressed frame that is read twice is decoded twice
+
     def __init__(self, volume: Volume) -> None:
         if volume.problem:
             raise FormatError(f"{volume.name}: {volume.problem}", hint=volume.hint or None)
