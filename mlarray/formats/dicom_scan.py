@@ -112,8 +112,10 @@ def _scanned(
     """Fill ``found`` and return where it stopped: at the pixels, or without ``wanted`` behind the file meta group."""
     before = 0
     while True:
+        if wanted is None and _tag_and_length(buffer, at)[0] != _META_GROUP:
+            return at
         tag, kind, start, length = _element(buffer, at, is_implicit=is_implicit)
-        if tag in pixel_tags or (wanted is None and tag >> 16 != _META_GROUP):
+        if tag in pixel_tags:
             return at
         if tag <= before or tag >> 16 >= _ITEM_GROUP:
             raise _Unusual  # not in order: what is meant is not clear

@@ -108,9 +108,7 @@ def arranged(part: NDArray, chunks: tuple[int, ...], blocks: tuple[int, ...], dt
     return np.ascontiguousarray(part.reshape(split).transpose(order), dtype).reshape(-1)
 
 
-def packer_for(
-    cparams: Any, grid: ChunkGrid, dtype: np.dtype[Any], blosc2: Any, *, at_once: int
-) -> ChunkPacker | None:
+def packer_for(cparams: Any, grid: ChunkGrid, dtype: np.dtype[Any], blosc2: Any, *, at_once: int) -> ChunkPacker | None:
     """Return what compresses chunks as an array with these parameters does.
 
     Parameters
