@@ -25,12 +25,14 @@ from mlarray.sources.scaled import ScaledSource
 from mlarray.sources.tiles import TilePlan, plan_tiles
 from mlarray.spec import ArraySpec
 from mlarray.storage.filters import sample_region
+from mlarray.storage.packing import HELD_CHUNKS
 from mlarray_convert.discovery import Case
 from mlarray_convert.labels import is_narrow
 from mlarray_convert.places import size_of
 from mlarray_convert.request import CHUNK_FORMATS, Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
+_PACKING_PART = 0.25  # of what is left of the limit may go into compressing chunks side by side
 _EXPECTED_LABEL = np.dtype(np.uint8)
 _IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
 
@@ -105,6 +107,8 @@ class CasePlan:
         The source files.
     as_stored : bool
         Whether the chunks are copied as they are, without decompressing them.
+    read_ahead : bool
+        Whether the next tile is read while one is written.
     """
 
     case: Case
@@ -122,6 +126,7 @@ class CasePlan:
     notes: tuple[Note, ...]
     files: tuple[Path, ...]
     as_stored: bool = False
+    read_ahead: bool = False
 
 
 def plan_case(
@@ -166,6 +171,8 @@ def plan_case(
     tiles, spool = choose_tiles(source, spec, target, memory)
     memory = memory.after_spooling() if spool else memory
     bytes_in = sum(map(size_of, source.info.files))
+    peak = memory.peak_bytes(tiles)
+    ahead = not spool and is_one_pass(source) and len(tiles) > 1 and peak + tiles.tile_bytes <= limits.memory_bytes
     return CasePlan(
         case,
         source.spec,
@@ -175,14 +182,20 @@ def plan_case(
         target,
         tiles,
         spool,
-        memory.peak_bytes(tiles),
+        peak + (tiles.tile_bytes if ahead else 0),
         limits.memory_bytes,
         bytes_in,
         bytes_in if kept is not None else _estimate(case, request, spec, source.spec.nbytes, bytes_in),
         source.info.notes + tuple(losses),
         source.info.files,
         kept is not None,
+        ahead and kept is None,
     )
+
+
+def is_one_pass(source: Source) -> bool:
+    """Tell whether a source is slow enough that a voxel should be read once, and while others are compressed."""
+    return bool(getattr(source, "one_pass", False))
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,12 +212,15 @@ class Memory:
         What all together may be.
     hold_bytes : int
         Part of the fixed bytes: what the sink may hold back of an array that arrives in order.
+    at_once : int
+        Chunks that are compressed side by side; what they take is part of the fixed bytes.
     """
 
     fixed_bytes: int
     per_tile_byte: float
     limit_bytes: int
     hold_bytes: int = 0
+    at_once: int = 1
 
     @classmethod
     def of(cls, source: Source, spec: ArraySpec, target: Target, request: Request, limits: Limits) -> Memory:
@@ -224,7 +240,10 @@ class Memory:
         hold, row = _until_centre(source, spec, target, request)
         if fixed + hold + int(row * copies) > limits.memory_bytes:
             hold = 0  # the filter is then chosen by what comes first
-        return cls(fixed + hold, copies, limits.memory_bytes, hold)
+        spare = int((limits.memory_bytes - fixed - hold) * _PACKING_PART)
+        each = HELD_CHUNKS * chunk_bytes
+        at_once = max(1, min(limits.threads, spare // each)) if each else 1
+        return cls(fixed + hold + (at_once - 1) * each, copies, limits.memory_bytes, hold, at_once)
 
     def after_spooling(self) -> Memory:
         """Return the cost once the source is a raw file: its centre can be read, so nothing is held back."""

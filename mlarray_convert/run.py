@@ -50,6 +50,7 @@ from mlarray_convert.plan import (
     cache_bytes,
     choose_tiles,
     info_for,
+    is_one_pass,
     kept_layout,
     plan_case,
     spool_tiles,
@@ -156,6 +157,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             min(memory.hold_bytes, plan.spec.nbytes),
             target_item(case, request),
             values if plan.as_stored else None,
+            memory.at_once,
         )
         sink = module_of(request.target).open_sink(case.output, plan.spec, info_for(case, source), options)
         try:
@@ -171,7 +173,9 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             if plan.as_stored:
                 digests = _take_chunks(values, cast("ChunkSink", sink), tiles, request, work)
             else:
-                digests = copy(readable, sink, tiles, progress=work.done)
+                is_centre_first = is_one_pass(readable) and request.target.name in CHUNK_FORMATS
+                ordered = tiles.from_centre() if is_centre_first else tiles
+                digests = copy(readable, sink, ordered, progress=work.done, read_ahead=plan.read_ahead)
             if _versions(source) != before:
                 raise FormatError(f"{case.source} was changed while it was read.", hint="Convert it again.")
             sink.finish()
@@ -233,6 +237,7 @@ def _sample(source: Source, plan: CasePlan, request: Request) -> NDArray | None:
     """Return the voxels by which a chunked target chooses its filter, where they can be had without decoding twice."""
     if (
         plan.as_stored
+        or is_one_pass(source)  # the sink decides by what it gets first, the centre
         or source.access is not Access.REGION
         or request.target.name not in CHUNK_FORMATS
         or plan.spec.size == 0

@@ -3,11 +3,16 @@
 Makes 500 slices of 512 x 512 (CT-like, 12 of 16 bits), or takes a folder, then measures interleaved, each in its own process:
 
 - *pydicom*: ``dcmread(file).pixel_array`` for every file, nothing else;
-- *read*: headers, grouping and every voxel through this package, nothing stored;
-- *floor*: compressing the same voxels with blosc2 as the converter does (LZ4HC 5, SHUFFLE, same threads), from memory;
-- *convert*: one case converted to each target, from finding the files to the published file.
+- *headers*: finding the files, their headers, grouping, through this package;
+- *pixels*: every voxel through this package, the headers being known;
+- *read*: both;
+- *floor*: compressing the same voxels with blosc2 alone as the converter does (LZ4HC 5, SHUFFLE, ``THREADS`` threads), from
+  memory to memory: no conversion to ``.mla`` can be faster. *floor-1*: with one thread; *floor-lz4*: with LZ4 1;
+- one case converted to each target, from finding the files to the published file: a format, ``nii`` (not compressed), or
+  ``mla-lz4`` (LZ4 level 1 in place of the default LZ4HC 5).
 
-Prints seconds, rates as a part of pydicom's, processor time (all threads and imports) and peak memory; JSON with ``--json FILE``.
+Prints seconds, rates as a part of pydicom's, processor time (all threads and imports), what other processes used meanwhile (a
+measurement beside others says nothing), and peak memory; JSON with ``--json FILE``.
 
     python benchmarks/compare/dicom.py SCRATCH [--slices 500] [--syntax native|rle|jpegls|j2k] [--repeats 3] [--to mla,nifti]
 """
@@ -16,17 +21,20 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import resource
 import shutil
 import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 
 MEMORY = "400MB"
+THREADS = 2
 NOISE_HU = 18.0
 SYNTAXES = {
     "native": "1.2.840.10008.1.2.1",
@@ -102,7 +110,30 @@ def by_reading(folder: Path) -> float:
     return time.perf_counter() - began
 
 
-def by_compressing(folder: Path) -> float:
+def by_headers(folder: Path) -> float:
+    """Return the seconds for finding files and reading their headers."""
+    import pydicom  # noqa: F401
+
+    from mlarray.formats.dicom import files_below, survey
+
+    began = time.perf_counter()
+    survey(files_below(folder))
+    return time.perf_counter() - began
+
+
+def by_pixels(folder: Path) -> float:
+    """Return the seconds for the voxels through this package, in slabs of 32 slices."""
+    from mlarray import open_source
+
+    with open_source(folder) as source:
+        source.read(next(iter(source.spec.region.split(0, 1))))
+        began = time.perf_counter()
+        for part in source.spec.region.split(0, 32):
+            source.read(part)
+        return time.perf_counter() - began
+
+
+def by_compressing(folder: Path, codec: str = "LZ4HC", level: int = 5, threads: int = THREADS) -> float:
     """Return the seconds for compressing the voxels alone, as they are stored in an ``.mla``."""
     import blosc2
 
@@ -113,9 +144,8 @@ def by_compressing(folder: Path) -> float:
     from mlarray.storage.options import StorageOptions
 
     layout = StorageOptions().layout_for(source.spec)
-    cparams = blosc2.CParams(
-        codec=blosc2.Codec.LZ4HC, clevel=5, filters=[blosc2.Filter.SHUFFLE], nthreads=2, typesize=2
-    )
+    filters = [blosc2.Filter.SHUFFLE]
+    cparams = blosc2.CParams(codec=blosc2.Codec[codec], clevel=level, filters=filters, nthreads=threads, typesize=2)
     began = time.perf_counter()
     blosc2.asarray(voxels, chunks=layout.chunks, blocks=layout.blocks, cparams=cparams)
     return time.perf_counter() - began
@@ -123,7 +153,7 @@ def by_compressing(folder: Path) -> float:
 
 def by_converting(folder: Path, out: Path, target: str) -> float:
     """Return the seconds from finding the files to the published output, in this process and within the memory limit."""
-    import blosc2  # noqa: F401
+    import blosc2
     import pydicom  # noqa: F401
 
     from mlarray_convert.discovery import discover
@@ -131,26 +161,57 @@ def by_converting(folder: Path, out: Path, target: str) -> float:
     from mlarray_convert.run import Job, run_case
 
     began = time.perf_counter()
-    request = make_request(folder, out, to=target, memory=MEMORY, if_exists="overwrite")
+    storage = None
+    if target == "mla-lz4":
+        filters, codec = [blosc2.Filter.SHUFFLE], blosc2.Codec.LZ4
+        storage = {"cparams": {"codec": codec, "clevel": 1, "filters": filters, "nthreads": THREADS, "typesize": 2}}
+    if target == "nii":
+        out.mkdir(parents=True, exist_ok=True)
+        out, target = out / "volume.nii", "nifti"
+    to = target.split("-lz4")[0]
+    request = make_request(folder, out, to=to, memory=MEMORY, if_exists="overwrite", storage=storage)
     (case,) = discover(request).cases
-    outcome = run_case(Job(case, request, parse_memory(MEMORY), 2), lambda share: None)
+    outcome = run_case(Job(case, request, parse_memory(MEMORY), THREADS), lambda share: None)
     seconds = time.perf_counter() - began
     if outcome.reason:
         raise SystemExit(outcome.reason)
     return seconds
 
 
-def measured(kind: str, folder: Path, out: Path) -> tuple[float, float, float]:
-    """Run one measurement in a process of its own; return seconds, peak memory in MB and seconds of processor time."""
+def busy_seconds() -> float:
+    """Return the seconds that all processors have worked for anybody, where the system tells (Linux)."""
+    stat = Path("/proc/stat")
+    if not stat.exists():
+        return 0.0
+    user, nice, system = map(int, stat.read_text(encoding="ascii").split()[1:4])
+    return (user + nice + system) / os.sysconf("SC_CLK_TCK")
+
+
+def measured(kind: str, folder: Path, out: Path) -> tuple[float, float, float, float]:
+    """Run one measurement in a process of its own.
+
+    Returns seconds, peak memory in MB, seconds of processor time, and of that what other processes used meanwhile.
+    """
+    before, began = busy_seconds(), os.times()
     command = [sys.executable, __file__, str(folder), "--only", kind, "--out", str(out)]
     answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     found = json.loads(answer.splitlines()[-1])
-    return found["seconds"], found["peak_mb"], found["cpu"]
+    ended = os.times()
+    own = sum(ended[2:4]) - sum(began[2:4])
+    return found["seconds"], found["peak_mb"], found["cpu"], max(0.0, busy_seconds() - before - own)
 
 
 def one(kind: str, folder: Path, out: Path) -> dict[str, float]:
     """Measure in this process."""
-    whats = {"pydicom": by_pydicom, "read": by_reading, "floor": by_compressing}
+    whats = {
+        "pydicom": by_pydicom,
+        "headers": by_headers,
+        "pixels": by_pixels,
+        "read": by_reading,
+        "floor": by_compressing,
+        "floor-1": partial(by_compressing, threads=1),
+        "floor-lz4": partial(by_compressing, codec="LZ4", level=1),
+    }
     before = resource.getrusage(resource.RUSAGE_SELF)
     seconds = whats[kind](folder) if kind in whats else by_converting(folder, out, kind)
     after = resource.getrusage(resource.RUSAGE_SELF)
@@ -166,7 +227,8 @@ def main() -> None:
     parser.add_argument("--extent", type=int, default=512)
     parser.add_argument("--syntax", choices=sorted(SYNTAXES), default="native")
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--to", default="mla,nifti")
+    parser.add_argument("--stages", default="headers,pixels,read,floor,floor-1", help="measured beside the targets")
+    parser.add_argument("--to", default="mla,mla-lz4,ome-zarr,nii")
     parser.add_argument("--series", type=Path, help="a folder with one volume, instead of a made one")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--only", help=argparse.SUPPRESS)
@@ -181,22 +243,23 @@ def main() -> None:
         if not folder.exists():
             make_series(folder, options.slices, options.extent, options.syntax)
     count = sum(1 for path in folder.iterdir() if path.is_file())
-    kinds = ["pydicom", "read", "floor", *options.to.split(",")]
-    times: dict[str, list[tuple[float, float, float]]] = {kind: [] for kind in kinds}
+    kinds = ["pydicom", *options.stages.split(","), *options.to.split(",")]
+    times: dict[str, list[tuple[float, float, float, float]]] = {kind: [] for kind in kinds}
     for _ in range(options.repeats):
         for kind in kinds:
             out = options.scratch / "out"
             times[kind].append(measured(kind, folder, out))
             shutil.rmtree(out, ignore_errors=True)
-    base = [seconds for seconds, _, _ in times["pydicom"]]
+    base = [seconds for seconds, *_ in times["pydicom"]]
     print(f"{count} slices, {options.syntax}, {options.repeats} repeats")
     for kind in kinds:
-        ratios = [first / seconds for first, (seconds, _, _) in zip(base, times[kind], strict=True)]
-        median = statistics.median(seconds for seconds, _, _ in times[kind])
-        peak = max(memory for _, memory, _ in times[kind])
-        cpu = statistics.median(used for _, _, used in times[kind])
+        ratios = [first / seconds for first, (seconds, *_) in zip(base, times[kind], strict=True)]
+        median = statistics.median(seconds for seconds, *_ in times[kind])
+        peak = max(memory for _, memory, *_ in times[kind])
+        cpu = statistics.median(used for _, _, used, _ in times[kind])
+        others = max(other for *_, other in times[kind])
         rate = f"{statistics.median(ratios):.2f} of pydicom's rate ({min(ratios):.2f}-{max(ratios):.2f})"
-        print(f"{kind:10} {median:7.2f} s  {rate}  processor {cpu:.2f} s  peak {peak:.0f} MB")
+        print(f"{kind:10} {median:7.2f} s  {rate}  processor {cpu:.2f} s (others {others:.1f})  peak {peak:.0f} MB")
     if options.json:
         options.json.write_text(json.dumps(times), encoding="ascii")
 

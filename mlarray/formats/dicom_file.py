@@ -26,6 +26,7 @@ from mlarray.formats.dicom_fields import (
     text_of,
     uid_name,
 )
+from mlarray.formats.dicom_scan import SCANNED_BYTES, scan_header
 
 MAGIC, MAGIC_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 HEADER_BYTES = MAGIC_AT + len(MAGIC)
@@ -37,6 +38,7 @@ NATIVE = (IMPLICIT_LITTLE, EXPLICIT_LITTLE, EXPLICIT_BIG)
 DIRECTORY_CLASS = "1.2.840.10008.1.3.10"
 _UNDEFINED = 0xFFFFFFFF
 _SERIES_FIELDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
+_WANTED = frozenset(TAGS)
 _NO_NUMBER = -(1 << 31)
 _LONG_VRS = (b"OB", b"OW", b"OF", b"OD", b"UN", b"OL", b"OV")
 _FIRST_GROUP, _LAST_FIRST_ELEMENT = 0x0008, 0x0070  # of a data set without a preamble
@@ -178,7 +180,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
 
     Returns
     -------
-    dataset : pydicom.Dataset
+    dataset : pydicom.Dataset or Header
         Without pixels.
     tag : int
         Of the element with the pixels; 0 where there is none.
@@ -196,11 +198,16 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
     try:
         with warnings.catch_warnings(), path.open("rb") as file:
             warnings.simplefilter("ignore")  # pydicom's warnings quote header values
-            head = file.read(HEADER_BYTES)
-            file.seek(0)
-            is_bare = head[MAGIC_AT:] != MAGIC
+            head = file.read(HEADER_BYTES if everything else SCANNED_BYTES)
+            is_bare = head[MAGIC_AT:HEADER_BYTES] != MAGIC
             if is_bare and not _is_bare(head):
                 raise FormatError(f"{path} is no DICOM file: there is no DICM marker at byte {MAGIC_AT}.")
+            scanned = None if everything or is_bare else scan_header(head, _WANTED, PIXEL_TAGS)
+            if scanned is not None:
+                header, at = scanned
+                file.seek(at)
+                return header, *_pixel_place(file, is_implicit=header.original_encoding[0], is_little=True)
+            file.seek(0)
             dataset = pydicom.dcmread(
                 file, stop_before_pixels=True, force=is_bare, specific_tags=None if everything else list(TAGS),
                 defer_size=None if not everything else 4096,

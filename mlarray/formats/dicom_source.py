@@ -39,6 +39,8 @@ class DicomSource(SourceBase):
         When it cannot be read; the message says why.
     """
 
+    one_pass = True  # a compressed frame that is read twice is decoded twice
+
     def __init__(self, volume: Volume) -> None:
         if volume.problem:
             raise FormatError(f"{volume.name}: {volume.problem}", hint=volume.hint or None)
@@ -124,6 +126,9 @@ class DicomSource(SourceBase):
         kind = self.spec.dtype
         bits = 8 * kind.itemsize
         unsigned = np.dtype(f"u{kind.itemsize}")
+        if slope == 1 and stored.dtype.itemsize == kind.itemsize:
+            np.add(stored.view(unsigned), unsigned.type(intercept % (1 << bits)), out=target.view(unsigned))
+            return
         work = stored.astype(kind).view(unsigned) if stored.dtype.itemsize <= kind.itemsize else stored.astype(unsigned)
         if slope != 1:
             work = work * unsigned.type(slope % (1 << bits))

@@ -239,6 +239,7 @@ class MlaSink:
             self.spec, self._storage, path=self.path, sample=sample, place=place, threads=self._options.threads
         )
         integrity.mark_unfinished(made.store)
+        made.store.pack_chunks(self._options.at_once)
         self._store, self._fields = made.store, made.fields
 
     def _create_like(self, source: MlaSource) -> None:
@@ -320,7 +321,7 @@ def _middle_of(pieces: list[tuple[Region, NDArray]], extent: tuple[int, ...]) ->
     region, block = pieces[len(pieces) // 2]
     local = centred_region(block.shape, extent)
     place = local.translate(region.start)
-    return block[local.slices], f"{place.start} to {place.stop} (the first part of a stream)"
+    return block[local.slices], f"{place.start} to {place.stop} (what was read first)"
 
 
 def _record(store: BloscStore, name: str) -> object:

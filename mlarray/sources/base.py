@@ -108,6 +108,8 @@ class SinkOptions:
         Name of the image in a file that may hold several; ``""``: the format's usual one.
     kept : Source, optional
         A source with chunks whose stored bytes are taken as they are, by :meth:`ChunkSink.take_chunks`, in place of `write`.
+    at_once : int
+        Chunks that may be compressed side by side, see :class:`~mlarray.storage.packing.ChunkPacker`.
     """
 
     storage: Mapping[str, object] = field(default_factory=dict)
@@ -117,6 +119,7 @@ class SinkOptions:
     hold_bytes: int = 0
     item: str = ""
     kept: Source | None = None
+    at_once: int = 1
 
 
 @runtime_checkable

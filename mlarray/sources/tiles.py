@@ -61,6 +61,14 @@ class TilePlan:
                 tuple(start), tuple(min(a + t, n) for a, t, n in zip(start, self.tile, self.shape, strict=True))
             )
 
+    def from_centre(self) -> Iterator[Region]:
+        """Yield the tile around the centre first, then the others in order: for a sink that decides by what it sees first."""
+        middle = tuple(n // 2 for n in self.shape)
+        centre = next((region for region in self if region.contains(Region.at(middle, (1,) * len(middle)))), None)
+        if centre is not None:
+            yield centre
+        yield from (region for region in self if region != centre)
+
     def __len__(self) -> int:
         return 0 if 0 in self.shape else math.prod(-(-n // t) for n, t in zip(self.shape, self.tile, strict=True))
 

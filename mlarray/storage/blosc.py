@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-import shutil
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -34,6 +33,8 @@ from mlarray.storage.frame import (
 )
 from mlarray.storage.gather import ChunkGatherer
 from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Compression, Params
+from mlarray.storage.packing import ChunkPacker, packer_for
+from mlarray.storage.publish import full_disk_told
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 
 LONG_RECORD_BYTES = 65536
@@ -64,6 +65,7 @@ class BloscStore:
         self._version = version  # of a file that blosc2 opens anew, by its name, for every chunk and record
         self._process = os.getpid()
         self._gatherer: ChunkGatherer | None = None
+        self._packer: ChunkPacker | None = None
         self._ahead: FileReadAhead | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.chunks: tuple[int, ...] = tuple(array.chunks)
@@ -147,6 +149,12 @@ class BloscStore:
         """Keep chunks that are written in parts in memory until they are complete, and compress each once."""
         self._gatherer = ChunkGatherer(self._stored_block, self._store_block, self.grid)
 
+    def pack_chunks(self, at_once: int) -> None:
+        """Compress whole chunks that are written together side by side, ``at_once`` of them; other threads run meanwhile."""
+        import blosc2
+
+        self._packer = packer_for(self._schunk.cparams, self.grid, self.dtype, blosc2, at_once=at_once)
+
     def flush(self, region: Region | None = None) -> None:
         """Store what is still gathered, of the chunks of ``region`` or of all."""
         if self._gatherer is not None:
@@ -166,7 +174,7 @@ class BloscStore:
 
     def put_chunk_bytes(self, index: int, data: bytes) -> None:
         """Replace one chunk by stored bytes of a store with the same shape, dtype, chunks and blocks."""
-        with self._writing():
+        with full_disk_told(self.path):
             self._schunk.update_chunk(index, data)
 
     def record_names(self) -> tuple[str, ...]:
@@ -210,7 +218,7 @@ class BloscStore:
         packed = packed_value(value)
         # Long ones are tables of numbers: as bytes they take 4 times as long to read (11 ms for 2.4 MB) and 15 to write.
         typesize = 1 if len(packed) < LONG_RECORD_BYTES else 8
-        with self._writing():
+        with full_disk_told(self.path):
             self._schunk.vlmeta.set_vlmeta(name, packed, typesize=typesize)
 
     def drop_record(self, name: str) -> None:
@@ -229,21 +237,12 @@ class BloscStore:
         return block
 
     def _store_block(self, region: Region, block: NDArray) -> None:
-        with self._writing():
-            self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
-
-    @contextmanager
-    def _writing(self) -> Iterator[None]:
-        try:
-            yield
-        except RuntimeError as error:
-            if self.path is None:
-                raise
-            free = shutil.disk_usage(self.path.parent).free
-            raise OSError(
-                f"{self.path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
-                "write to it, is full."
-            ) from error
+        with full_disk_told(self.path):
+            if self._packer is not None and self._packer.takes(region):
+                for index, data in self._packer.packed(region, block):
+                    self._schunk.update_chunk(index, data)
+            else:
+                self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
 
     def _refuse_replaced(self) -> None:
         if self._version is not None and self.path is not None and version_of(self.path) != self._version:
@@ -277,7 +276,7 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = self._ahead = None
+        self._array = self._schunk = self._gatherer = self._packer = self._ahead = None
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):

@@ -100,6 +100,21 @@ class PendingFolder:
             self._open = False
 
 
+@contextlib.contextmanager
+def full_disk_told(path: Path | None) -> Iterator[None]:
+    """Tell that a disk may be full where blosc2 fails to write to ``path``, for it says nothing."""
+    try:
+        yield
+    except RuntimeError as error:
+        if path is None:
+            raise
+        free = shutil.disk_usage(path.parent).free
+        raise OSError(
+            f"{path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
+            "write to it, is full."
+        ) from error
+
+
 def part_path(final: Path) -> Path:
     """Return a name beside ``final`` for what is not finished, unique to this process."""
     if not final.parent.is_dir():
