@@ -280,7 +280,7 @@ def _split(case: Case, request: Request) -> list[Case]:
         items = tuple(one for one in items if fnmatchcase(one.name.strip("/"), pattern.strip("/")))
     elif pattern:
         return [case]
-    return [_itself(case, one.name, request) for one in items] or [case]
+    return [_itself(case, "" if one.preferred else one.name, request) for one in items] or [case]
 
 
 def _item_named(cases: list[Case], request: Request) -> list[Case]:

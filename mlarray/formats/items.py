@@ -29,10 +29,13 @@ class Item:
         What is given to choose it: a dataset's path, a level's number.
     title : str
         What it is, for people: dtype and shape, and what else helps to choose.
+    preferred : bool
+        Whether it is the image that is opened where none is named, of several.
     """
 
     name: str
     title: str
+    preferred: bool = False
 
 
 def split_item(path: Path) -> tuple[Path, str | None]:

@@ -33,6 +33,7 @@ from mlarray.spec import ArraySpec
 
 _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
+_ZIP_LOCAL, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 _LONG = re.compile(r"\b(\d+)L\b")  # as Python 2 wrote large extents
 _LONGEST_HEADER = 64 * 1024
 _MOST_MEMBERS = 100_000
@@ -162,6 +163,15 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path
 
 def _read_header(file: Any, what: str) -> _Header:
     head = file.read(8)
+    if not head:
+        raise FormatError(f"{what} is empty.", hint="Copy or export it again.")
+    if head[:4] in (_ZIP_LOCAL, _ZIP_END):
+        raise FormatError(
+            f"{what} is a numpy archive that was cut, or whose writer did not end: the directory at its end is missing.",
+            hint="Copy or export it again.",
+        )
+    if len(head) < 8 and _MAGIC.startswith(head[:6]):
+        raise FormatError(f"{what} is a numpy file that was cut after {len(head)} bytes.", hint="Copy or export it again.")
     if len(head) < 8 or head[:6] != _MAGIC:
         raise FormatError(f"{what} is no numpy file: it begins with {head[:6]!r}.", hint="Check what wrote it.")
     version = (head[6], head[7])
@@ -228,7 +238,7 @@ def _data_start(path: Path, member: zipfile.ZipInfo) -> int:
     with path.open("rb") as file:
         file.seek(member.header_offset)
         local = file.read(_LOCAL_HEADER)
-    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\x03\x04":
+    if len(local) < _LOCAL_HEADER or local[:4] != _ZIP_LOCAL:
         raise FormatError(f"{path}: {_name(member)} does not begin where the directory says.")
     lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
     return member.header_offset + _LOCAL_HEADER + lengths

@@ -199,7 +199,8 @@ def with_labels(folder: Path) -> Path:
 
 def test_segmentations_below_labels_are_items_of_their_own(tmp_path: Path) -> None:
     path = with_labels(tmp_path / "a.zarr")
-    assert [item.name for item in items_of(path)] == ["", "labels/nuclei"]
+    assert [item.name for item in items_of(path)] == ["0", "labels/nuclei"]
+    assert [item.title for item in items_of(path)] == ["int16 4 x 4 x 4, levels 0, s1", "segmentation, uint8 4 x 4 x 4"]
     assert open_source(path).info.is_seg is None
     label = open_source(path, item="labels/nuclei")
     assert label.info.is_seg is True
