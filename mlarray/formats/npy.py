@@ -80,26 +80,31 @@ def items(path: Path) -> tuple[Item, ...]:
     """Return the arrays of numbers in a ``.npz`` file; a ``.npy`` file has one, which needs no name."""
     if not zipfile.is_zipfile(path):
         return ()
-    found = []
     with _archive(path) as archive:
-        for member in _members(archive, path):
-            try:
-                header = _member_header(archive, member, path)
-            except FormatError:
-                continue  # said when it is chosen by name, or when there is no other
-            spec = header.spec
-            found.append(Item(_name(member), f"{spec.dtype.name} {' x '.join(map(str, spec.shape))}"))
-    return tuple(found)
+        return tuple(_listed(archive, path)[0])
+
+
+def _listed(archive: zipfile.ZipFile, path: Path) -> tuple[list[Item], list[Item]]:
+    """Return the members that are arrays of numbers, and the others, whose titles say why they are none."""
+    found, others = [], []
+    for member in _members(archive, path):
+        name = _name(member)
+        try:
+            spec = _member_header(archive, member, path).spec
+        except FormatError as error:
+            others.append(Item(name, error.message.removeprefix(f"{path}: {name} ").removesuffix(".")))
+            continue
+        found.append(Item(name, f"{spec.dtype.name} {' x '.join(map(str, spec.shape))}"))
+    return found, others
 
 
 def _open_member(path: Path, item: str | None) -> RawSource:
     with _archive(path) as archive:
         members = {_name(member): member for member in _members(archive, path)}
-        found = items(path) if item is None or item.removesuffix(_SUFFIX) not in members else ()
-        only = len(members) == 1 and not found  # which is no array of numbers: opening it says why
-        name = item.removesuffix(_SUFFIX) if item is not None and not found else ""
-        if not name:
-            name = next(iter(members)) if only and item is None else pick_item(path, found, item).name
+        name = next(iter(members), "") if item is None and len(members) == 1 else (item or "").removesuffix(_SUFFIX)
+        if name not in members:
+            found, others = _listed(archive, path)
+            name = pick_item(path, found, item, others=others).name
         member = members[name]
         header = _member_header(archive, member, path)
         stored_at = _data_start(path, member)

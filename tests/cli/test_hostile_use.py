@@ -30,6 +30,15 @@ def test_a_pipe_among_the_images_is_one_failed_case(tmp_path: Path) -> None:
     assert (told.returncode, told.stdout) == (4, "")
 
 
+def test_a_file_of_no_known_format_does_not_pass_and_the_others_are_verified(tmp_path: Path) -> None:
+    MLArray(ramp()).save(tmp_path / "a.mla")
+    (tmp_path / "notes.txt").write_text("hello")
+    done = mla("verify", tmp_path / "notes.txt", tmp_path / "a.mla")
+    assert done.returncode == 6
+    assert [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")] == ["failed", "ok"]
+    assert "notes.txt is of no format that can be read" in done.stdout
+
+
 def test_one_file_that_cannot_be_opened_does_not_end_the_verification_of_a_folder(tmp_path: Path) -> None:
     for name in ("a.mla", "z.mla"):
         MLArray(np.zeros((3, 4))).save(tmp_path / name)

@@ -192,6 +192,28 @@ def test_members_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
             open_source(tmp_path / f"{name}.npz")
 
 
+def test_an_archive_without_numbers_says_what_each_member_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", who=np.array(["x", "y"]), what=np.array([None, 1], object))
+    with pytest.raises(FormatError, match=r"holds no image: who \(holds <U1, not numbers\), what \(holds Python objects"):
+        open_source(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("kept", [4, 100, -23, -1])
+def test_an_archive_that_was_cut_is_damaged_not_of_another_format(tmp_path: Path, save: Any, kept: int) -> None:
+    save(tmp_path / "a.npz", RAMP)
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:kept])
+    with pytest.raises(FormatError, match=r"a\.npz is a numpy archive that was cut"):
+        open_source(tmp_path / "a.npz")
+
+
+def test_an_empty_or_barely_begun_file_is_called_so(tmp_path: Path) -> None:
+    for name, content, told in (("a.npz", b"", "is empty"), ("b.npy", b"", "is empty"), ("c.npy", b"\x93NUM", "cut after 4")):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(FormatError, match=f"{name} .*{told}"):
+            open_source(tmp_path / name)
+
+
 def test_archives_without_arrays_and_files_that_are_none(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")
