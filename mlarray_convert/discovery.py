@@ -311,7 +311,13 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
     ]
     while pending:
         place, relative, above = pending.pop()
-        entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+        try:
+            entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+        except PermissionError:
+            if place == folder:
+                raise
+            yield place, relative  # a case of its own, which fails with the reason when it is read
+            continue
         names = {entry.name.lower() for entry in entries}
         for entry in entries:
             inner = relative / entry.name
@@ -319,7 +325,7 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                 count.junk += 1
                 continue
             row = format_of_place(entry)
-            if entry.is_dir() and not (row is not None and row.folders):
+            if os.path.isdir(entry) and not (row is not None and row.folders):
                 identity = _identity(entry)
                 if identity in above:
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
@@ -327,7 +333,7 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                     pending.append((entry, inner, above | {identity}))
             elif _belongs_to_case(entry.name, names):
                 continue  # read with the arrays of its case
-            elif (row is None or row.series) and entry.is_file():
+            elif (row is None or row.series) and os.path.isfile(entry):
                 count.unsure.append(entry)
             elif row is None or row.name == request.target.name or _belongs_to_header(entry.name, names):
                 count.others += 1
@@ -437,7 +443,7 @@ def _uniquely_named(cases: list[Case]) -> list[Case]:
 
 
 def _refuse_same_place(cases: list[Case], store: Path | None) -> None:
-    inputs = {_identity(case.source) for case in cases if case.source.exists()}
+    inputs = {_identity(case.source) for case in cases if is_remote(case.source) or os.path.exists(case.source)}
     if store is not None and store.exists() and _identity(store) in inputs:
         raise UsageError(f"The output {store} is also an input.", hint="Choose another place with -o.")
     over = [case for case in cases if case.output.exists() and _identity(case.output) in inputs]

@@ -132,10 +132,10 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
     FileNotFoundError
         When there is no such file.
     """
-    path, item = split_item(path)
     try:
+        path, item = split_item(path)
         row = format_of(path)
-    except UnknownFormatError as error:  # of many files it is one, too
+    except (UnknownFormatError, PermissionError) as error:  # of many files it is one, too
         return FileCheck(path, "not read", (str(error),))
     how = "checksums" if row.name in CHUNK_FORMATS else "decoded"
     try:

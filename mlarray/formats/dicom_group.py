@@ -21,7 +21,14 @@ from mlarray.errors import FormatError
 from mlarray.formats.dicom_arrange import Arranged, arrange
 from mlarray.formats.dicom_file import Instance, class_name
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import Placement, check_orientation, distances_of, mean_orientation, normal_of, place
+from mlarray.formats.dicom_geometry import (
+    Placement,
+    check_orientation,
+    distances_of,
+    mean_orientation,
+    normal_of,
+    place,
+)
 from mlarray.formats.dicom_pixels import holds_frames, same_pixels, stored_dtype, value_dtype
 from mlarray.formats.series import SeriesOptions
 from mlarray.geometry import Geometry
@@ -227,7 +234,9 @@ def _odd_slices(slices: Sequence[Frame], others: Sequence[Read]) -> str:
     told = []
     for read in others:
         frame = read.frames[0] if read.frames else None
-        if frame is None or (frame.is_placed and not along.min() < np.dot(frame.position, normal) < along.max()):
+        if frame is None:
+            continue
+        if frame.position is not None and not along.min() < np.dot(frame.position, normal) < along.max():
             continue
         why = _difference(read, slices[0])
         told += [f"{read.instance.path.name} {why}"] if why else []

@@ -168,15 +168,15 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path
 
 def _read_header(file: Any, what: str) -> _Header:
     head = file.read(8)
-    if not head:
-        raise FormatError(f"{what} is empty.", hint="Copy or export it again.")
     if head[:4] in (_ZIP_LOCAL, _ZIP_END):
         raise FormatError(
             f"{what} is a numpy archive that was cut, or whose writer did not end: the directory at its end is missing.",
             hint="Copy or export it again.",
         )
     if len(head) < 8 and _MAGIC.startswith(head[:6]):
-        raise FormatError(f"{what} is a numpy file that was cut after {len(head)} bytes.", hint="Copy or export it again.")
+        raise FormatError(
+            f"{what} is a numpy file that was cut after {len(head)} bytes.", hint="Copy or export it again."
+        )
     if len(head) < 8 or head[:6] != _MAGIC:
         raise FormatError(f"{what} is no numpy file: it begins with {head[:6]!r}.", hint="Check what wrote it.")
     version = (head[6], head[7])

@@ -194,7 +194,9 @@ def test_members_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
 
 def test_an_archive_without_numbers_says_what_each_member_is(tmp_path: Path) -> None:
     np.savez(tmp_path / "a.npz", who=np.array(["x", "y"]), what=np.array([None, 1], object))
-    with pytest.raises(FormatError, match=r"holds no image: who \(holds <U1, not numbers\), what \(holds Python objects"):
+    with pytest.raises(
+        FormatError, match=r"holds no image: who \(holds <U1, not numbers\), what \(holds Python objects"
+    ):
         open_source(tmp_path / "a.npz")
 
 
@@ -207,11 +209,10 @@ def test_an_archive_that_was_cut_is_damaged_not_of_another_format(tmp_path: Path
         open_source(tmp_path / "a.npz")
 
 
-def test_an_empty_or_barely_begun_file_is_called_so(tmp_path: Path) -> None:
-    for name, content, told in (("a.npz", b"", "is empty"), ("b.npy", b"", "is empty"), ("c.npy", b"\x93NUM", "cut after 4")):
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(FormatError, match=f"{name} .*{told}"):
-            open_source(tmp_path / name)
+def test_a_barely_begun_file_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "c.npy").write_bytes(b"\x93NUM")
+    with pytest.raises(FormatError, match=r"c\.npy is a numpy file that was cut after 4 bytes"):
+        open_source(tmp_path / "c.npy")
 
 
 def test_archives_without_arrays_and_files_that_are_none(tmp_path: Path) -> None:

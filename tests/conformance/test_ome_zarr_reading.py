@@ -210,7 +210,9 @@ def test_segmentations_below_labels_are_items_of_their_own(tmp_path: Path) -> No
 
 def test_what_is_told_of_an_image_can_be_asked_for(tmp_path: Path) -> None:
     path = with_labels(tmp_path / "a.zarr")
-    with pytest.raises(FormatError, match=r"no image 'x'; it has 0 \(int16 4 x 4 x 4, levels 0, s1\), labels/nuclei \("):
+    with pytest.raises(
+        FormatError, match=r"no image 'x'; it has 0 \(int16 4 x 4 x 4, levels 0, s1\), labels/nuclei \("
+    ):
         open_source(path, item="x")
     fields = open_source(path).storage_fields
     assert fields["levels"] == {"0": [4, 4, 4], "s1": [2, 2, 2]}
