@@ -119,7 +119,19 @@ class MissingDependencyError(MLArrayError, ImportError):
 
 
 class MemoryLimitError(MLArrayError, MemoryError):
-    """The work cannot be done within the memory limit; the message prints both figures."""
+    """The work cannot be done within the memory limit; the message prints both figures.
+
+    Parameters
+    ----------
+    message, hint
+        See :class:`MLArrayError`.
+    needed_bytes : int
+        What the smallest piece of the work takes.
+    """
+
+    def __init__(self, message: str, *, hint: str | None = None, needed_bytes: int = 0) -> None:
+        super().__init__(message, hint=hint)
+        self.needed_bytes = needed_bytes
 
 
 class WorkerError(MLArrayError, RuntimeError):

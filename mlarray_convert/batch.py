@@ -14,21 +14,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from mlarray.errors import UsageError
+from mlarray.errors import IntegrityError, MLArrayError, UsageError
 from mlarray.formats.registry import module_of
 from mlarray.layout import PatchSize
 from mlarray.machine import Machine, this_machine
-from mlarray.storage.publish import PendingFile
+from mlarray.storage.publish import PendingFile, alone
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, Discovery, discover, group_of
 from mlarray_convert.executor import Advanced, Broken, Done, Executor, Lost, Started, Work
 from mlarray_convert.interrupts import sigterm_as_interrupt
 from mlarray_convert.leftovers import remove_leftovers
+from mlarray_convert.outcome import Failure, Job, Outcome, Status, died, failed
 from mlarray_convert.places import size_of
 from mlarray_convert.pool import Pool
 from mlarray_convert.report import Report
 from mlarray_convert.request import LOCAL_SCHEDULER, IfExists, Request, make_request
-from mlarray_convert.run import Job, Outcome, Status, died, run_case
+from mlarray_convert.run import run_case
 from mlarray_convert.share import Share, share_out
 
 
@@ -288,7 +289,9 @@ def _carry_out(
                     if request.fail_fast and any(o.status is Status.FAILED for o in outcomes.values()):
                         break
             if request.store is not None and not request.dry_run:
-                _join(request, request.store, outcomes.values())
+                for told in _joined(request, request.store, outcomes):
+                    outcomes[told.index] = told.outcome
+                    tell(told)
         finally:
             if not request.dry_run:
                 remove_leftovers(folders, dead=executor.owners)
@@ -336,18 +339,37 @@ def _store_module(request: Request) -> Any:
     return module_of(request.target)
 
 
+def _joined(request: Request, store: Path, outcomes: Mapping[int, Outcome]) -> list[Ended]:
+    """Join the files of all cases; where that fails, return the cases that still wait, as failed."""
+    try:
+        _join(request, store, outcomes.values())
+    except (MLArrayError, OSError) as error:
+        is_plain = isinstance(error, OSError) and error.errno
+        told = f"{os.strerror(error.errno)}." if is_plain else str(error)  # type: ignore[union-attr,arg-type]
+        why = f"It could not be put into {store}: {told} It waits in {request.folder}; run the same command again."
+        kind = Failure.VERIFICATION if isinstance(error, IntegrityError) else Failure.INPUT
+        return [
+            Ended(index, failed(outcome.case, why, kind))
+            for index, outcome in outcomes.items()
+            if outcome.status is not Status.FAILED and outcome.case.output.exists()
+        ]
+    return []
+
+
 def _join(request: Request, store: Path, outcomes: Iterable[Outcome]) -> None:
     """Put the files of all cases that are done into the one file for all, and remove them.
 
     Until then they stay, so that a run that was stopped goes on where it was. What the file holds of a case that failed stays.
+    Two runs that join into one file do so one after the other: each would replace what the other one adds.
     """
     done = [outcome.case for outcome in outcomes if outcome.status is not Status.FAILED]
-    parts = {group_of(case, request): case.output for case in done if case.output.exists()}
-    if not parts:
-        return
-    _store_module(request).join(store, parts)
-    for part in parts.values():
-        part.unlink(missing_ok=True)
+    with alone(store.parent):
+        parts = {group_of(case, request): case.output for case in done if case.output.exists()}
+        if not parts:
+            return
+        _store_module(request).join(store, parts)
+        for part in parts.values():
+            part.unlink(missing_ok=True)
     assert request.folder is not None
     below = [path for path in request.folder.rglob("*") if path.is_dir()]
     for folder in [*sorted(below, key=lambda path: len(path.parts), reverse=True), request.folder]:

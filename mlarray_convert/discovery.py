@@ -39,6 +39,7 @@ from mlarray.formats.registry import (
     items_of,
     split_suffix,
 )
+from mlarray.storage.remote import is_remote
 from mlarray_convert.request import Request
 
 _LABEL_FOLDER = re.compile(r"labels?(tr|ts|val)?|gt_segmentations", re.IGNORECASE)
@@ -284,7 +285,7 @@ def _split(case: Case, request: Request) -> list[Case]:
         items = tuple(one for one in items if fnmatchcase(one.name.strip("/"), pattern.strip("/")))
     elif pattern:
         return [case]
-    return [_itself(case, one.name, request) for one in items] or [case]
+    return [_itself(case, "" if one.preferred else one.name, request) for one in items] or [case]
 
 
 def _item_named(cases: list[Case], request: Request) -> list[Case]:
@@ -315,7 +316,13 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
     ]
     while pending:
         place, relative, above = pending.pop()
-        entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+        try:
+            entries = sorted(place.iterdir(), key=lambda entry: entry.name)
+        except PermissionError:
+            if place == folder:
+                raise
+            yield place, relative  # a case of its own, which fails with the reason when it is read
+            continue
         names = {entry.name.lower() for entry in entries}
         for entry in entries:
             inner = relative / entry.name
@@ -323,7 +330,7 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                 count.junk += 1
                 continue
             row = format_of_place(entry)
-            if entry.is_dir() and not (row is not None and row.folders):
+            if os.path.isdir(entry) and not (row is not None and row.folders):
                 itself = identity(entry)
                 if itself in above:
                     count.remarks.append(f"{entry} leads back to a folder above it and was not followed.")
@@ -331,7 +338,7 @@ def _walk(folder: Path, request: Request, root: Path, count: _Count) -> Iterator
                     pending.append((entry, inner, above | {itself}))
             elif belongs_to_case(entry.name, names):
                 continue  # read with the arrays of its case
-            elif (row is None or row.series) and entry.is_file():
+            elif (row is None or row.series) and os.path.isfile(entry):
                 count.unsure.append(entry)
             elif row is None or row.name == request.target.name or belongs_to_header(entry.name, names):
                 count.others += 1
@@ -416,7 +423,7 @@ def _uniquely_named(cases: list[Case]) -> list[Case]:
 
 
 def _refuse_same_place(cases: list[Case], store: Path | None) -> None:
-    inputs = {identity(case.source) for case in cases if case.source.exists()}
+    inputs = {identity(case.source) for case in cases if is_remote(case.source) or os.path.exists(case.source)}
     if store is not None and store.exists() and identity(store) in inputs:
         raise UsageError(f"The output {store} is also an input.", hint="Choose another place with -o.")
     over = [case for case in cases if case.output.exists() and identity(case.output) in inputs]

@@ -33,6 +33,7 @@ from mlarray_convert.request import CHUNK_FORMATS, Request
 
 DECODER_BYTES = 16 * 1024 * 1024  # buffers of gzip, zlib and bzip2, and what the allocator keeps back
 _PACKING_PART = 0.25  # of what is left of the limit may go into compressing chunks side by side
+_MARGIN_BYTES = 3_000_000  # by how much two workers may differ that have done the same
 _EXPECTED_LABEL = np.dtype(np.uint8)
 _IMAGE_RATIO, _LABEL_RATIO = 0.55, 0.04  # compressed to raw size, typical of CT and MR and of segmentations
 
@@ -314,7 +315,8 @@ def choose_tiles(source: Source, spec: ArraySpec, target: Target, memory: Memory
             spec, target.chunks, access=target.access, order=target.order, budget_bytes=memory.tile_budget
         )
     except MemoryLimitError as error:
-        raise _too_little(memory, error) from error
+        least = error if refused is None else min(error, refused, key=lambda one: one.needed_bytes)
+        raise _too_little(memory, least) from error
     return tiles, True
 
 
@@ -383,10 +385,13 @@ def _stored_dtype(case: Case, stored: np.dtype[Any], known: np.dtype[Any] | None
 
 
 def _too_little(memory: Memory, error: MemoryLimitError) -> MemoryLimitError:
+    least = memory.fixed_bytes + int(error.needed_bytes * memory.per_tile_byte)
+    rounded = -(-(least + _MARGIN_BYTES) // 10_000_000) * 10  # MB
     return MemoryLimitError(
         f"The memory limit of {memory.limit_bytes / 1e6:.0f} MB is too low: {memory.fixed_bytes / 1e6:.0f} MB are used "
-        f"without any voxel, and {error.message[0].lower()}{error.message[1:]}",
-        hint="Raise --memory, lower --workers, or choose a smaller --patch-size.",
+        f"without any voxel, and the smallest piece that can be copied needs {least / 1e6:.0f} MB in all.",
+        hint=f"Give at least --memory {rounded}MB, or choose a smaller --patch-size.",
+        needed_bytes=least,
     )
 
 

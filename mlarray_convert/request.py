@@ -26,6 +26,7 @@ _Item = TypeVar("_Item")
 _UNITS = {"": 1, "K": 1000, "M": 1000**2, "G": 1000**3, "T": 1000**4}
 _BINARY_UNITS = {"KI": 1024, "MI": 1024**2, "GI": 1024**3, "TI": 1024**4}
 LOCAL_SCHEDULER = "local"
+LEAST_MEMORY_BYTES = 40_000_000  # resident memory of a worker that has imported the converter, 36 MB as measured
 _ADDRESS = re.compile(r"((?:tcp|tls|ucx|ws|wss)://\S+)|([\w.-]+|\[[0-9a-fA-F:]+\]):\d+")
 
 
@@ -195,8 +196,12 @@ class Request:
             raise UsageError("The item is empty.", hint="Name an image of the file, or leave --item out.")
         if self.workers is not None and self.workers < 1:
             raise UsageError(f"At least 1 worker is needed, got {self.workers}.")
-        if self.memory_bytes is not None and self.memory_bytes < 1:
-            raise UsageError(f"The memory limit must be positive, got {self.memory_bytes} bytes.")
+        if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
+            raise UsageError(
+                f"The memory limit of a worker is at least {LEAST_MEMORY_BYTES // 10**6} MB, which it takes before it opens a "
+                f"file; got {self.memory_bytes} bytes.",
+                hint="Small cases need about 100MB; `mla convert --dry-run` shows what each case needs.",
+            )
         if self.workers is not None and self.scheduler not in (None, LOCAL_SCHEDULER):
             raise UsageError(
                 f"--workers {self.workers} does not go with --scheduler {self.scheduler}: the cluster has its workers.",

@@ -184,7 +184,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             if request.verify is not Verify.NONE:
                 checked = digests if request.verify is Verify.FULL else ()
                 check_written(sink.path, request.target, plan.spec, digests=checked, progress=work.done)
-            checksum = file_checksum(sink.path)
+            checksum, size = file_checksum(sink.path), size_of(sink.path)
             sink.publish()
         except BaseException as error:  # also when the worker is told to stop: no partial file stays
             # A C library reports a full disk as errors of many kinds; asked now, before the partial file makes room again.
@@ -194,7 +194,6 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
             raise
     outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
-    size = size_of(case.output)
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
 
 
@@ -425,7 +424,8 @@ def _refuse_full_disk(plan: CasePlan) -> None:
 
 def _told(error: OSError, job: Job) -> str:
     if error.errno in _NO_SPACE:
-        return f"No space left for {job.case.output}: {error.strerror}. Free some, or choose another place with -o."
+        told = os.strerror(error.errno or 0)  # HDF5 puts addresses and times into its own
+        return f"No space left for {job.case.output}: {told}. Free some, or choose another place with -o."
     return str(error) if error.errno is None else f"{error.strerror}: {error.filename or job.case.source}"
 
 

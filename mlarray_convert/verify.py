@@ -9,7 +9,7 @@ from pathlib import Path
 
 import numpy as np
 
-from mlarray.errors import FormatError, IntegrityError, MLArrayError
+from mlarray.errors import FormatError, IntegrityError, MLArrayError, UnknownFormatError
 from mlarray.formats.items import split_item
 from mlarray.formats.registry import format_named, format_of, items_of, module_of, open_as, open_source
 from mlarray.formats.table import Format
@@ -125,15 +125,18 @@ def refuse_damaged(source: Source) -> None:
 def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> FileCheck:
     """Check a file by its stored checksums, or by decoding all of it (every image, unless one is named) when it has none.
 
+    A file of no known format does not pass.
+
     Raises
     ------
-    UnknownFormatError
-        When it is of no known format.
     FileNotFoundError
         When there is no such file.
     """
-    path, item = split_item(path)
-    row = format_of(path)
+    try:
+        path, item = split_item(path)
+        row = format_of(path)
+    except (UnknownFormatError, PermissionError) as error:  # of many files it is one, too
+        return FileCheck(path, "not read", (str(error),))
     how = "checksums" if row.name in CHUNK_FORMATS else "decoded"
     try:
         found = _checked_by_format(path, row) if item is None else None

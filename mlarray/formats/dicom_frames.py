@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from mlarray.errors import FormatError
@@ -62,6 +62,8 @@ class Frame:
         ``value = stored * slope + intercept``.
     keys : mapping
         What may tell frames at one position apart: times, echoes, b-values, passes.
+    is_unscaled : bool
+        Whether the header states a slope of 0, which is no scaling: the values are those stored.
     """
 
     instance: Instance
@@ -72,6 +74,7 @@ class Frame:
     slope: float = 1.0
     intercept: float = 0.0
     keys: Mapping[str, object] = field(default_factory=dict)
+    is_unscaled: bool = False
 
     @property
     def is_placed(self) -> bool:
@@ -105,17 +108,15 @@ def frames_of(instance: Instance, dataset: Any) -> tuple[Frame, ...]:
     if count == 1:
         return (plain,)
     # Frames that nothing places: a cine, a rotation. They have an order and no positions.
-    return tuple(
-        Frame(instance, i, None, None, plain.spacing, plain.slope, plain.intercept, plain.keys) for i in range(count)
-    )
+    return tuple(replace(plain, index=index, position=None, orientation=None) for index in range(count))
 
 
 def plain_frame(instance: Instance, dataset: Any) -> Frame:
     """Return the frame that the top level of a header describes."""
-    slope, intercept = _rescale(dataset, "RescaleSlope", "RescaleIntercept")
+    slope, intercept, is_unscaled = _rescale(dataset)
     scaling = number_of(dataset, "DoseGridScaling")
     if instance.sop_class in _DOSE_CLASSES and scaling:
-        slope, intercept = scaling, 0.0
+        slope, intercept, is_unscaled = scaling, 0.0, False
     return Frame(
         instance,
         0,
@@ -125,6 +126,7 @@ def plain_frame(instance: Instance, dataset: Any) -> Frame:
         slope,
         intercept,
         _keys(dataset),
+        is_unscaled,
     )
 
 
@@ -139,9 +141,7 @@ def _dose_frame(plain: Frame, index: int, offset: float) -> Frame:
         row[0] * column[1] - row[1] * column[0],
     )
     x, y, z = (a + offset * n for a, n in zip(plain.position, normal, strict=True))
-    return Frame(
-        plain.instance, index, (x, y, z), plain.orientation, plain.spacing, plain.slope, plain.intercept, plain.keys
-    )
+    return replace(plain, index=index, position=(x, y, z))
 
 
 def _enhanced_frames(plain: Frame, dataset: Any, groups: list[Any]) -> tuple[Frame, ...]:
@@ -156,7 +156,7 @@ def _enhanced_frames(plain: Frame, dataset: Any, groups: list[Any]) -> tuple[Fra
 
 def _enhanced_frame(plain: Frame, index: int, macros: Mapping[str, Any]) -> Frame:
     position, orientation, spacing = plain.position, plain.orientation, plain.spacing
-    slope, intercept = plain.slope, plain.intercept
+    slope, intercept, is_unscaled = plain.slope, plain.intercept, plain.is_unscaled
     if "position" in macros:
         position = _position(macros["position"])
     if "orientation" in macros:
@@ -164,7 +164,7 @@ def _enhanced_frame(plain: Frame, index: int, macros: Mapping[str, Any]) -> Fram
     if "measures" in macros:
         spacing = _spacing(macros["measures"])
     if "rescale" in macros:
-        slope, intercept = _rescale(macros["rescale"], "RescaleSlope", "RescaleIntercept")
+        slope, intercept, is_unscaled = _rescale(macros["rescale"])
     keys = dict(plain.keys)
     if "content" in macros:
         index_in_time = _one_number(macros["content"], _CONTENT_TAGS["time_index"])
@@ -180,7 +180,7 @@ def _enhanced_frame(plain: Frame, index: int, macros: Mapping[str, Any]) -> Fram
         gradient = () if inner is None else numbers_of(inner, "DiffusionGradientOrientation", 3)
         if weight is not None:
             keys["DiffusionBValue"], keys["Gradient"] = weight, gradient
-    return Frame(plain.instance, index, position, orientation, spacing, slope, intercept, keys)
+    return Frame(plain.instance, index, position, orientation, spacing, slope, intercept, keys, is_unscaled)
 
 
 def _macros(group: Any) -> dict[str, Any]:
@@ -238,12 +238,12 @@ def _spacing(dataset: Any) -> tuple[float, float] | None:
     return (found[0], found[1]) if found and min(found) > 0 else None
 
 
-def _rescale(dataset: Any, slope_name: str, intercept_name: str) -> tuple[float, float]:
-    """Return slope and intercept; a slope of 0 is none (as scanners write where there is no scaling)."""
-    slope, intercept = number_of(dataset, slope_name), number_of(dataset, intercept_name)
-    if slope is None or slope == 0:
-        return 1.0, (intercept or 0.0) if slope is None else 0.0
-    return slope, intercept or 0.0
+def _rescale(dataset: Any) -> tuple[float, float, bool]:
+    """Return slope, intercept, and whether a slope of 0 is stated: scanners write that where there is no scaling."""
+    slope, intercept = number_of(dataset, "RescaleSlope"), number_of(dataset, "RescaleIntercept")
+    if slope == 0:
+        return 1.0, 0.0, True
+    return 1.0 if slope is None else slope, intercept or 0.0, False
 
 
 def _keys(dataset: Any) -> dict[str, object]:

@@ -14,18 +14,28 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from mlarray.axes import Axis
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_arrange import Arranged, arrange
 from mlarray.formats.dicom_file import Instance, class_name
 from mlarray.formats.dicom_frames import Frame
-from mlarray.formats.dicom_geometry import Placement, check_orientation, place
+from mlarray.formats.dicom_geometry import (
+    Placement,
+    check_orientation,
+    distances_of,
+    mean_orientation,
+    normal_of,
+    place,
+)
 from mlarray.formats.dicom_pixels import holds_frames, same_pixels, stored_dtype, value_dtype
 from mlarray.formats.series import SeriesOptions
 from mlarray.geometry import Geometry
 from mlarray.sources.base import Note
 
 _SPACING_RTOL = 1e-4
+_ODD_TOLD = 3
 _PROJECTIONS = frozenset(
     f"1.2.840.10008.5.1.4.1.1.{number}"
     for number in ("1", "1.1", "1.1.1", "1.2", "1.2.1", "1.3", "1.3.1", "3.1", "6.1", "12.1", "12.2", "12.77", "20")
@@ -165,14 +175,14 @@ def _built(reads: Sequence[Read], options: SeriesOptions) -> list[Volume]:
     for read in reads:
         groups.setdefault(_kind_key(read), []).append(read)
     found: list[Volume] = []
-    for members in groups.values():
+    for key, members in groups.items():
         frames = [frame for read in members for frame in read.frames]
         if members[0].problem:
             found.append(_refused(frames, members[0].problem))
         elif not frames[0].is_placed:
             found += _unplaced(members)
         else:
-            found += _placed(members, options)
+            found += _placed(members, options, [read for read in reads if _kind_key(read) != key])
     return found
 
 
@@ -183,7 +193,8 @@ def _kind_key(read: Read) -> tuple[Any, ...]:
     return (read.problem, read.instance.sop_class, *kind, frame.is_placed)
 
 
-def _placed(members: Sequence[Read], options: SeriesOptions) -> list[Volume]:
+def _placed(members: Sequence[Read], options: SeriesOptions, others: Sequence[Read]) -> list[Volume]:
+    """Return the volumes of frames with positions; ``others`` are files of the series that are of another kind."""
     frames = [frame for read in members for frame in read.frames]
     notes: list[Note] = []
     lost = [frame for frame in frames if not frame.is_placed]
@@ -194,7 +205,9 @@ def _placed(members: Sequence[Read], options: SeriesOptions) -> list[Volume]:
     clusters = _by_orientation(frames, options)
     if len(clusters) > 1 and min(map(len, clusters)) == 1:
         kind = "a localizer" if _is_localizer(frames) else "a series"
-        text = f"It is {kind} of {len(frames)} slices in {len(clusters)} orientations or pixel sizes, not a volume"
+        alone = next(cluster[0] for cluster in clusters if len(cluster) == 1).instance.path.name
+        text = f"It is {kind} of {len(frames)} slices in {len(clusters)} orientations or pixel spacings, not a volume"
+        text += f"; {alone} is alone in one of them" if kind == "a series" else ""
         return [_refused(frames, text)]
     found: list[Volume] = []
     for cluster in clusters:
@@ -207,10 +220,44 @@ def _placed(members: Sequence[Read], options: SeriesOptions) -> list[Volume]:
             try:
                 placement = place(stack.slices, options)
             except FormatError as error:
-                found.append(_refused(stack.frames, error.message, error.hint or ""))
+                odd = _odd_slices(stack.slices, others)
+                found.append(_refused(stack.frames, f"{error.message}{odd}", error.hint or ""))
                 continue
             found.append(_volume(stack, placement, tuple(notes)))
     return found
+
+
+def _odd_slices(slices: Sequence[Frame], others: Sequence[Read]) -> str:
+    """Name files of the series that lie among slices, or nowhere, and cannot be slices themselves, as a further sentence."""
+    normal = normal_of(mean_orientation(slices))
+    along = distances_of(slices)
+    told = []
+    for read in others:
+        frame = read.frames[0] if read.frames else None
+        if frame is None:
+            continue
+        if frame.position is not None and not along.min() < np.dot(frame.position, normal) < along.max():
+            continue
+        why = _difference(read, slices[0])
+        told += [f"{read.instance.path.name} {why}"] if why else []
+    more = f", and {len(told) - _ODD_TOLD} more files are odd" if len(told) > _ODD_TOLD else ""
+    return f" In the same series {', '.join(told[:_ODD_TOLD])}{more}." if told else ""
+
+
+def _difference(read: Read, slice_: Frame) -> str:
+    """Tell in what a file is of another kind than a slice."""
+    if read.problem:
+        return f"cannot be used ({read.problem.rstrip('.')})"
+    found, usual = read.instance.pixels, slice_.instance.pixels
+    if (found.rows, found.columns) != (usual.rows, usual.columns):
+        return f"has {found.rows} x {found.columns} pixels, not {usual.rows} x {usual.columns}"
+    if not read.frames[0].is_placed:
+        return "states no position"
+    if found.photometric != usual.photometric:
+        return f"is {found.photometric}, not {usual.photometric}"
+    if read.instance.sop_class != slice_.instance.sop_class:
+        return f"is a {class_name(read.instance.sop_class)}, not a {class_name(slice_.instance.sop_class)}"
+    return ""
 
 
 def _unplaced(members: Sequence[Read]) -> list[Volume]:
@@ -296,6 +343,10 @@ def _finished(
     except FormatError as error:
         return _refused(frames, error.message, error.hint or "")
     told = list(notes)
+    unscaled = sum(frame.is_unscaled for frame in frames)
+    if unscaled:
+        text = f"RescaleSlope is 0 in {unscaled} of {len(frames)} slices: their values are as stored, without RescaleIntercept."
+        told.append(Note("slope-zero", text))
     if _is_localizer(frames):
         told.append(Note("localizer", "The series is a localizer: few slices, made to plan others."))
     if frames[0].instance.sop_class.startswith(_SECONDARY):

@@ -18,7 +18,17 @@ import numpy as np
 
 from mlarray.errors import DTypeError, FormatError, UsageError
 from mlarray.formats.hdf5_attributes import read_attributes
-from mlarray.formats.hdf5_file import candidates, checked, damage_told, missing_chunks, number_type, open_file
+from mlarray.formats.hdf5_file import (
+    LEAST_AXES,
+    MOST_AXES,
+    candidates,
+    checked,
+    damage_told,
+    missing_chunks,
+    no_images,
+    number_type,
+    open_file,
+)
 from mlarray.formats.hdf5_join import join, refuse_foreign_store
 from mlarray.formats.hdf5_write import Hdf5Sink, chosen_codec, chosen_layout
 from mlarray.formats.items import Item, pick_item
@@ -135,7 +145,15 @@ def open_source(path: Path, *, item: str | None = None) -> Hdf5Source:
     MissingDependencyError
         When the dataset is compressed with a filter that is not installed.
     """
-    return Hdf5Source(path, pick_item(path, items(path), None).name if item is None else item)
+    return Hdf5Source(path, _only(path) if item is None else item)
+
+
+def _only(path: Path) -> str:
+    with damage_told(path), open_file(path) as file:
+        found = [one.item for one in candidates(file, path)]
+        others = [] if found else no_images(file, path)
+    hint = f"An image has {LEAST_AXES} to {MOST_AXES} axes; --item NAME takes any array of numbers." if others else None
+    return pick_item(path, found, None, others=others, hint=hint).name
 
 
 def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import FormatError, MissingDependencyError, MLArrayError
-from mlarray.formats.items import Item
+from mlarray.formats.items import Item, listed
 
 LEAST_AXES, MOST_AXES = 2, 5
 _MOST_OBJECTS = 200_000
@@ -162,6 +162,22 @@ def candidates(file: Any, path: Path) -> tuple[Candidate, ...]:
     return tuple(found)
 
 
+def no_images(file: Any, path: Path) -> list[Item]:
+    """Return the datasets of a file that holds no image, each with the reason."""
+    return [Item(name, _why_none(node)) for name, node in datasets(file, path)]
+
+
+def _why_none(dataset: Any) -> str:
+    shape = dataset.shape
+    if number_type(dataset) is None:
+        return "no numbers"
+    if not shape:
+        return "empty" if shape is None else "a single value"
+    if 0 in shape:
+        return f"{' x '.join(map(str, shape))}, no voxel"
+    return "1 axis" if len(shape) == 1 else f"{len(shape)} axes"
+
+
 def refuse_foreign(file: Any, path: Path) -> None:
     """Refuse MINC 2, whose voxels mean nothing without the scales that it stores apart."""
     if link_kind(file, "minc-2.0") == "hard":
@@ -253,8 +269,8 @@ def checked(file: Any, name: str, path: Path) -> tuple[str, Any]:
     """
     found = find(file, name, path)
     if found is None:
-        listed = ", ".join(one.name for one in candidates(file, path)[:20]) or "no image"
-        raise FormatError(f"{path} holds no dataset {name!r}; it has {listed}.")
+        known = listed([one.item for one in candidates(file, path)]) or listed(no_images(file, path)) or "none"
+        raise FormatError(f"{path} holds no dataset {name!r}; it has {known}.")
     place, dataset = found
     kind = number_type(dataset)
     if kind is None:

@@ -30,10 +30,13 @@ class Item:
         What is given to choose it: a dataset's path, a level's number.
     title : str
         What it is, for people: dtype and shape, and what else helps to choose.
+    preferred : bool
+        Whether it is the image that is opened where none is named, of several.
     """
 
     name: str
     title: str
+    preferred: bool = False
 
 
 def split_item(path: Path) -> tuple[Path, str | None]:
@@ -62,7 +65,9 @@ def join_item(path: Path, item: str) -> Path:
     return type(path)(f"{path}{MARK}{item}") if item else path
 
 
-def pick_item(path: Path, items: Sequence[Item], item: str | None) -> Item:
+def pick_item(
+    path: Path, items: Sequence[Item], item: str | None, *, others: Sequence[Item] = (), hint: str | None = None
+) -> Item:
     """Return the item that is meant: the one that was named, or the only one.
 
     Parameters
@@ -73,6 +78,10 @@ def pick_item(path: Path, items: Sequence[Item], item: str | None) -> Item:
         All it has.
     item : str or None
         What was given. Slashes around a name do not matter.
+    others : sequence of Item
+        What it holds besides; each title says why that is no image. Told where there is no image.
+    hint : str, optional
+        What to do then.
 
     Raises
     ------
@@ -80,7 +89,7 @@ def pick_item(path: Path, items: Sequence[Item], item: str | None) -> Item:
         When there is none, none of that name, or several and no name; the message lists them.
     """
     if not items:
-        raise FormatError(f"{path} holds no image.")
+        raise FormatError(f"{path} holds no image{f': {listed(others)}' if others else ''}.", hint=hint)
     if item is None:
         if len(items) == 1:
             return items[0]

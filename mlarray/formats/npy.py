@@ -33,6 +33,7 @@ from mlarray.spec import ArraySpec
 
 _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
+_ZIP_LOCAL, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 _LONG = re.compile(r"\b(\d+)L\b")  # as Python 2 wrote large extents
 _LONGEST_HEADER = 64 * 1024
 _MOST_MEMBERS = 100_000
@@ -79,26 +80,31 @@ def items(path: Path) -> tuple[Item, ...]:
     """Return the arrays of numbers in a ``.npz`` file; a ``.npy`` file has one, which needs no name."""
     if not zipfile.is_zipfile(path):
         return ()
-    found = []
     with _archive(path) as archive:
-        for member in _members(archive, path):
-            try:
-                header = _member_header(archive, member, path)
-            except FormatError:
-                continue  # said when it is chosen by name, or when there is no other
-            spec = header.spec
-            found.append(Item(_name(member), f"{spec.dtype.name} {' x '.join(map(str, spec.shape))}"))
-    return tuple(found)
+        return tuple(_listed(archive, path)[0])
+
+
+def _listed(archive: zipfile.ZipFile, path: Path) -> tuple[list[Item], list[Item]]:
+    """Return the members that are arrays of numbers, and the others, whose titles say why they are none."""
+    found, others = [], []
+    for member in _members(archive, path):
+        name = _name(member)
+        try:
+            spec = _member_header(archive, member, path).spec
+        except FormatError as error:
+            others.append(Item(name, error.message.removeprefix(f"{path}: {name} ").removesuffix(".")))
+            continue
+        found.append(Item(name, f"{spec.dtype.name} {' x '.join(map(str, spec.shape))}"))
+    return found, others
 
 
 def _open_member(path: Path, item: str | None) -> RawSource:
     with _archive(path) as archive:
         members = {_name(member): member for member in _members(archive, path)}
-        found = items(path) if item is None or item.removesuffix(_SUFFIX) not in members else ()
-        only = len(members) == 1 and not found  # which is no array of numbers: opening it says why
-        name = item.removesuffix(_SUFFIX) if item is not None and not found else ""
-        if not name:
-            name = next(iter(members)) if only and item is None else pick_item(path, found, item).name
+        name = next(iter(members), "") if item is None and len(members) == 1 else (item or "").removesuffix(_SUFFIX)
+        if name not in members:
+            found, others = _listed(archive, path)
+            name = pick_item(path, found, item, others=others).name
         member = members[name]
         header = _member_header(archive, member, path)
         stored_at = _data_start(path, member)
@@ -162,6 +168,15 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path
 
 def _read_header(file: Any, what: str) -> _Header:
     head = file.read(8)
+    if head[:4] in (_ZIP_LOCAL, _ZIP_END):
+        raise FormatError(
+            f"{what} is a numpy archive that was cut, or whose writer did not end: the directory at its end is missing.",
+            hint="Copy or export it again.",
+        )
+    if len(head) < 8 and _MAGIC.startswith(head[:6]):
+        raise FormatError(
+            f"{what} is a numpy file that was cut after {len(head)} bytes.", hint="Copy or export it again."
+        )
     if len(head) < 8 or head[:6] != _MAGIC:
         raise FormatError(f"{what} is no numpy file: it begins with {head[:6]!r}.", hint="Check what wrote it.")
     version = (head[6], head[7])
@@ -228,7 +243,7 @@ def _data_start(path: Path, member: zipfile.ZipInfo) -> int:
     with path.open("rb") as file:
         file.seek(member.header_offset)
         local = file.read(_LOCAL_HEADER)
-    if len(local) < _LOCAL_HEADER or local[:4] != b"PK\x03\x04":
+    if len(local) < _LOCAL_HEADER or local[:4] != _ZIP_LOCAL:
         raise FormatError(f"{path}: {_name(member)} does not begin where the directory says.")
     lengths = int.from_bytes(local[26:28], "little") + int.from_bytes(local[28:30], "little")
     return member.header_offset + _LOCAL_HEADER + lengths

@@ -38,7 +38,7 @@ def open_source(path: Path, *, item: str | None = None) -> OmeZarrSource:
 
 
 def items(path: Path) -> tuple[Item, ...]:
-    """Return the images of a hierarchy: the one at its root (without a name), series, segmentations; not their levels."""
+    """Return the images of a hierarchy: the one at its root, series, segmentations; their titles name their levels."""
     return _items(path)
 
 

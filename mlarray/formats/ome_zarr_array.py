@@ -7,6 +7,7 @@ past the end of its buffer, an empty shard would pass for one without chunks.
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import math
 import os
@@ -24,6 +25,7 @@ from mlarray.sources.base import NDArray
 from mlarray.storage.remote import filesystem, is_remote
 
 PIECE_BYTES = 16 * 1024 * 1024  # what one call of zarr decodes, which it does with up to ten chunks at once
+_SETTLE_SECONDS = 1.0
 _BLOSC_HEADER = 16  # bytes; the sizes of the content and of the frame are at 4 and 12 (README_CHUNK_FORMAT of c-blosc)
 
 
@@ -53,10 +55,11 @@ class ZarrVoxels:
         for box in boxes(region, self.stored.chunks, self.stored.dtype.itemsize, PIECE_BYTES):
             try:
                 out[box.relative_to(region).slices] = array[box.slices]
-            except (OSError, MemoryError):
-                raise
-            except Exception as error:  # codecs raise whatever they like; what is left of it names the chunk
-                raise self._damaged(box, error) from error
+            except BaseException as error:  # also when the process is told to stop
+                _settle(array.store.loop)
+                if not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError)):
+                    raise
+                raise self._damaged(box, error) from error  # codecs raise whatever they like; that names the chunk
 
     def close(self) -> None:
         """Forget the opened array; a later read opens it again."""
@@ -88,6 +91,24 @@ class ZarrVoxels:
                     hint="Copy the store again, or write it again.",
                 )
         return FormatError(f"{self.node.place} cannot be read: {' '.join(told.split())}.")
+
+
+def _settle(loop: asyncio.AbstractEventLoop | None) -> None:
+    """Wait for the chunks that zarr is reading beside one that failed.
+
+    zarr leaves them to themselves, and asyncio complains at the end of the process of each that nobody waited for.
+    """
+    if loop is None or not loop.is_running():
+        return
+
+    async def settled() -> None:
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        done = (await asyncio.wait(others, timeout=_SETTLE_SECONDS))[0] if others else set()
+        for task in done:
+            if not task.cancelled():
+                task.exception()  # looked at, it is not complained of
+
+    asyncio.run_coroutine_threadsafe(settled(), loop).result()
 
 
 def boxes(region: Region, chunks: Sequence[int], itemsize: int, limit_bytes: int) -> Iterator[Region]:
@@ -179,7 +200,10 @@ def _checked(store: Any, layout: Stored) -> Any:
     expected = math.prod(layout.objects) * layout.dtype.itemsize
 
     class CheckedStore(WrapperStore):  # type: ignore[misc]
+        loop: asyncio.AbstractEventLoop | None = None  # where zarr reads; known once it does
+
         async def get(self, key: str, prototype: Any, byte_range: Any = None) -> Any:
+            self.loop = asyncio.get_running_loop()
             value = await self._store.get(key, prototype, byte_range)
             if value is not None:
                 found = len(value)

@@ -2,8 +2,8 @@
 
 An image is a group with ``multiscales``, or a bare array. A hierarchy may be one image, with segmentations of it below
 ``labels``; a list of images as bioformats2raw writes it; a group of bare arrays; or a plate of wells, which is refused. An item
-is the path of a group or array below the root: ``""`` for the root, ``1`` for its level of that path, ``labels/nuclei``,
-``0/labels/nuclei/2``.
+is the path of a group or array below the root: ``1`` for the level of the image at the root of that path, ``labels/nuclei``,
+``0/labels/nuclei/2``. The image at the root is called like its finest level.
 """
 
 from __future__ import annotations
@@ -18,8 +18,10 @@ from mlarray.formats.items import Item, listed, pick_item
 from mlarray.formats.ome_zarr_multiscale import image_attributes, read_multiscale
 from mlarray.formats.ome_zarr_store import Node, children, joined, read_node, stored
 
+ROOT = "/"
 _MAX_IMAGES = 10_000
 _LISTED_WELLS = 3
+_LISTED_LEVELS = 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +44,22 @@ class Image:
 
     @property
     def item(self) -> str:
-        """Its name among the images of the hierarchy."""
+        """Its path below the root; empty for the image at the root."""
         return self.node.path
+
+    @property
+    def levels(self) -> tuple[str, ...]:
+        """What names each of its levels, the finest first; none for a bare array.
+
+        Raises
+        ------
+        FormatError
+            When its metadata is damaged.
+        """
+        if self.node.kind == "array":
+            return ()
+        multiscale = read_multiscale(image_attributes(self.node.attributes))
+        return tuple("/".join(filter(None, (self.item, level.path.strip("/")))) for level in multiscale.levels)
 
 
 def items(root: Path) -> tuple[Item, ...]:
@@ -54,12 +70,38 @@ def items(root: Path) -> tuple[Item, ...]:
     FormatError
         When there is no hierarchy, or a plate.
     """
-    return tuple(Item(image.item, _title(image)) for image in images(root))
+    return tuple(_item(image) for image in images(root))
 
 
 def images(root: Path) -> tuple[Image, ...]:
     """Return the images that :func:`items` lists, each at its finest level."""
     return tuple(_images(_root(root)))
+
+
+def level_shapes(image: Image) -> dict[str, tuple[int, ...] | None]:
+    """Return the extents of each level in stored order, under what names it; None for one that cannot be read."""
+    shapes: dict[str, tuple[int, ...] | None] = {}
+    for number, name in enumerate(image.levels):
+        try:
+            shapes[name] = stored(level_array(image.node, number)).shape
+        except FormatError:
+            shapes[name] = None
+    return shapes
+
+
+def level_array(node: Node, number: int) -> Node:
+    """Return the array of a level of a group with ``multiscales``.
+
+    Raises
+    ------
+    FormatError
+        When it is not there.
+    """
+    path = read_multiscale(image_attributes(node.attributes)).levels[number].path
+    array = node.child(path)
+    if array is None or array.kind != "array":
+        raise FormatError(f"Its level {path!r} is not there.")
+    return array
 
 
 def find(root: Path, item: str | None) -> Image:
@@ -81,7 +123,7 @@ def find(root: Path, item: str | None) -> Image:
         known = images(root)
         if known and known[0].item == "":
             return known[0]
-        chosen = pick_item(root, [Item(image.item, _title(image)) for image in known], item or None)
+        chosen = pick_item(root, [_item(image) for image in known], item or None)
         return next(image for image in known if image.item == chosen.name)
     path = joined("", item.strip("/"))
     found = _at(root, path)
@@ -206,19 +248,25 @@ def _dicts(ome: Mapping[str, Any], key: str, entries: str) -> list[Mapping[str, 
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def _title(image: Image) -> str:
-    """Return type and shape of an image, and how many levels it has."""
+def _item(image: Image) -> Item:
+    """Return an image for people. The one at the root has no name of its own: it is called like its finest level."""
+    if image.item:
+        return Item(image.item, _title(image))
     try:
-        array, levels = image.node, ""
-        if image.node.kind == "group":
-            multiscale = read_multiscale(image_attributes(image.node.attributes))
-            child = image.node.child(multiscale.levels[0].path)
-            if child is None:
-                return "its array is missing"
-            array = child
-            levels = f", {len(multiscale.levels)} levels" if len(multiscale.levels) > 1 else ""
-        layout = stored(array)
+        name = image.levels[0] if image.levels else ROOT
+    except FormatError:
+        name = ROOT
+    return Item(name, _title(image), preferred=True)
+
+
+def _title(image: Image) -> str:
+    """Return type and shape of an image, and what its levels are called."""
+    try:
+        levels = image.levels
+        layout = stored(level_array(image.node, 0) if levels else image.node)
     except FormatError as error:
         return f"cannot be read: {error.message}"
     kind = "segmentation, " if image.is_label else ""
-    return f"{kind}{layout.dtype} {' x '.join(map(str, layout.shape))}{levels}"
+    more = ", ..." if len(levels) > _LISTED_LEVELS else ""
+    told = f", levels {', '.join(levels[:_LISTED_LEVELS])}{more}" if len(levels) > 1 else ""
+    return f"{kind}{layout.dtype} {' x '.join(map(str, layout.shape))}{told}"

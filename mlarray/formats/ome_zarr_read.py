@@ -7,7 +7,7 @@ beside it, where the two agree), and its voxels are read chunk by chunk. A bare 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from typing import Any
 from mlarray.axes import are_labelled, default_axes
 from mlarray.errors import FormatError
 from mlarray.formats.ome_zarr_array import PIECE_BYTES, ZarrVoxels
-from mlarray.formats.ome_zarr_images import Image, find
+from mlarray.formats.ome_zarr_images import Image, find, level_array, level_shapes
 from mlarray.formats.ome_zarr_kept import KEY, Kept, at_level, read_kept
 from mlarray.formats.ome_zarr_multiscale import (
     Level,
@@ -50,7 +50,8 @@ class OmeZarrSource(SourceBase):
 
     def __init__(self, root: Path, item: str | None = None) -> None:
         self._make = partial(OmeZarrSource, root, item)
-        found = _described(root, find(root, item))
+        self._image = find(root, item)
+        found = _described(root, self._image)
         self._voxels = ZarrVoxels(found.array)
         self._axes = found.order
         self.spec = found.spec
@@ -61,13 +62,24 @@ class OmeZarrSource(SourceBase):
         whole = all(c >= n for c, n in zip(layout.chunks, layout.shape, strict=True))
         self.access = Access.WHOLE if whole and layout.chunk_bytes > PIECE_BYTES else Access.REGION
         self.held_bytes = self._voxels.held_bytes
-        objects = [layout.objects[found.order.index(axis)] for axis in range(self.spec.ndim)]
-        self.storage_fields: dict[str, object] = {
-            "version": f"{found.version}, zarr {found.array.version}",
+        self._version = f"{found.version}, zarr {found.array.version}"
+
+    @property
+    def storage_fields(self) -> dict[str, object]:
+        """How the image is stored, for people; ``levels`` holds the extents of each level under what names it."""
+        objects = self._in_array_order(self._voxels.stored.objects)
+        return {
+            "version": self._version,
             "chunks": list(self.chunks),
             "shards": objects if tuple(objects) != self.chunks else "none",
-            "levels": found.levels,
+            "levels": {
+                name: "cannot be read" if level is None else self._in_array_order(level)
+                for name, level in level_shapes(self._image).items()
+            },
         }
+
+    def _in_array_order(self, extents: Sequence[int]) -> list[int]:
+        return [extents[self._axes.index(axis)] for axis in range(self.spec.ndim)]
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of ``region``; chunks that were never written hold the fill value."""
@@ -93,7 +105,6 @@ class _Described:
     order: tuple[int, ...]
     info: SourceInfo
     version: str
-    levels: int
 
 
 def kept_of(image: Image) -> Kept | None:
@@ -101,7 +112,7 @@ def kept_of(image: Image) -> Kept | None:
     if image.node.kind == "array":
         return None
     multiscale = read_multiscale(image_attributes(image.node.attributes))
-    layout = stored(_array(image.node, multiscale.levels[0]))
+    layout = stored(level_array(image.node, 0))
     return read_kept(image.node.attributes.get(KEY), multiscale, layout.shape, layout.dtype)
 
 
@@ -112,12 +123,12 @@ def _described(root: Path, image: Image) -> _Described:
     try:
         multiscale = read_multiscale(image_attributes(node.attributes))
         level = multiscale.levels[image.level]
-        array = _array(node, level)
+        array = level_array(node, image.level)
         layout = stored(array)
         if len(layout.shape) != len(multiscale.axes):
             names = [axis.name for axis in multiscale.axes]
             raise FormatError(f"Its axes are {names}, its level {level.path!r} has the shape {layout.shape}.")
-        finest = layout if image.level == 0 else stored(_array(node, multiscale.levels[0]))
+        finest = layout if image.level == 0 else stored(level_array(node, 0))
         kept = read_kept(node.attributes.get(KEY), multiscale, finest.shape, finest.dtype)
         notes = multiscale.notes + (() if kept is None else kept.notes)
         if kept is not None and kept.spec is not None:
@@ -135,7 +146,7 @@ def _described(root: Path, image: Image) -> _Described:
             raise
         raise FormatError(f"{node.place}: {error.message}", hint=error.hint) from error
     info = _info(root, image, multiscale, level, spec, kept, notes)
-    return _Described(array, spec, order, info, f"OME-NGFF {multiscale.version}", len(multiscale.levels))
+    return _Described(array, spec, order, info, f"OME-NGFF {multiscale.version}")
 
 
 def _bare(root: Path, image: Image) -> _Described:
@@ -159,7 +170,7 @@ def _bare(root: Path, image: Image) -> _Described:
         item=image.item,
     )
     spec = ArraySpec(layout.shape, layout.dtype, default_axes(len(layout.shape)))
-    return _Described(node, spec, tuple(range(spec.ndim)), info, "no OME-NGFF", 1)
+    return _Described(node, spec, tuple(range(spec.ndim)), info, "no OME-NGFF")
 
 
 def _info(
@@ -211,10 +222,3 @@ def _header(header: Mapping[str, Any]) -> dict[str, object]:
     except (ValueError, RecursionError):
         return {}
     return dict(header) if size <= HEADER_LIMIT else {"version": header.get("version", "")}
-
-
-def _array(node: Node, level: Level) -> Node:
-    array = node.child(level.path)
-    if array is None or array.kind != "array":
-        raise FormatError(f"Its level {level.path!r} is not there.")
-    return array

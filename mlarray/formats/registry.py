@@ -8,7 +8,9 @@ without a known suffix is recognised by its first bytes. Format modules are impo
 from __future__ import annotations
 
 import contextlib
+import errno
 import importlib
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -110,7 +112,7 @@ def format_of_name(path: Path) -> Format | None:
 def format_of_place(path: Path) -> Format | None:
     """Return the format of a file or folder by its name, or of a folder without a known suffix by what lies in it."""
     named = format_of_name(path)
-    if named is None and path.is_dir():
+    if named is None and (path.is_dir() if is_remote(path) else os.path.isdir(path) and os.access(path, os.X_OK)):
         found = any((path / name).exists() for name in _ZARR_DOCUMENTS) or is_remote(path)
         return format_named("ome-zarr") if found else None
     return named
@@ -127,7 +129,10 @@ def format_of(path: Path) -> Format:
         When there is no such file.
     """
     if not path.exists():
-        raise FileNotFoundError(f"There is no file {path}.")
+        missing = f": it is a link to {os.readlink(path)}, which is not there" if path.is_symlink() else ""
+        raise FileNotFoundError(f"There is no file {path}{missing}.")
+    if not is_remote(path) and path.is_dir() and not os.access(path, os.R_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
     named = format_of_place(path)
     if named is not None:
         return named
@@ -298,10 +303,15 @@ def _naming(path: Path) -> Iterator[None]:
 
 
 def _refuse_irregular(path: Path) -> None:
-    """Raise where ``path`` is there and no regular file: reading a named pipe would wait for ever, a device never end."""
+    """Raise where ``path`` is there and no regular file: reading a named pipe would wait for ever, a device never end.
+
+    Also where it has no bytes: each format would call that by another name.
+    """
     if path.exists() and not path.is_file():
         kind = "a folder" if path.is_dir() else "a pipe, a socket or a device"
         raise FormatError(f"{path} is {kind}, not a file.", hint="Name a file that holds an image.")
+    if path.exists() and path.stat().st_size == 0 and not is_remote(path):
+        raise FormatError(f"{path} is empty: it has 0 bytes.", hint="Copy or export it again.")
 
 
 def _suffixes() -> Iterator[str]:

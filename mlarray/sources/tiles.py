@@ -130,6 +130,7 @@ def plan_tiles(
         raise MemoryLimitError(
             f"One tile of shape {tuple(tile)} needs {smallest} bytes; the limit leaves {budget_bytes} for it.",
             hint="Raise the memory limit, lower the number of workers, or choose a smaller patch size.",
+            needed_bytes=smallest,
         )
     comfortable = COMFORTABLE_TILE_BYTES if budget_bytes is None else min(COMFORTABLE_TILE_BYTES, budget_bytes)
     for axis in reversed(axes):

@@ -83,15 +83,11 @@ class PendingFolder:
     def publish(self) -> None:
         """Flush every file of the folder and give it its final name, replacing what was there."""
         flush_tree(self.path)
-        if os.path.lexists(self.final):
-            old = _exchanged(self.path, self.final)
-            self._open = False
-            flush_folder(self.final.parent)
+        old = _placed(self.path, self.final)
+        self._open = False
+        flush_folder(self.final.parent)
+        if old is not None:
             remove_tree(old)
-        else:
-            os.replace(self.path, self.final)
-            self._open = False
-            flush_folder(self.final.parent)
 
     def abort(self) -> None:
         """Remove what was written; a no-op once published."""
@@ -158,6 +154,41 @@ def flush_tree(folder: Path) -> None:
 def _walk(folder: Path) -> Iterator[Path]:
     for place, folders, files in os.walk(folder):
         yield from (Path(place, name) for name in (*folders, *files))
+
+
+@contextlib.contextmanager
+def alone(folder: Path) -> Iterator[None]:
+    """Let one process at a time be in this block for a folder; the others wait.
+
+    The lock is on the folder itself: it leaves no file behind and ends with its process. Systems and network storage that
+    cannot lock a folder let everyone in.
+    """
+    try:
+        import fcntl
+
+        fd = os.open(folder, os.O_RDONLY)
+    except (ImportError, OSError):  # Windows
+        yield
+        return
+    try:
+        with contextlib.suppress(OSError):
+            fcntl.flock(fd, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _placed(new: Path, final: Path) -> Path | None:
+    """Give a folder its final name and return where the one that had it is now, or None where there was none."""
+    if not os.path.lexists(final):
+        try:
+            os.replace(new, final)
+        except OSError:
+            if not os.path.lexists(final):  # else another process was faster
+                raise
+        else:
+            return None
+    return _exchanged(new, final)
 
 
 def _exchanged(new: Path, old: Path) -> Path:

@@ -7,14 +7,10 @@ which headers tell, and the file is written when voxels are first needed: in one
 
 from __future__ import annotations
 
-import contextlib
-import os
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -22,6 +18,7 @@ from mlarray.errors import FormatError, MLArrayError
 from mlarray.formats.registry import format_of_name, open_source
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source, SourceInfo
+from mlarray.storage.publish import alone
 from mlarray.storage.remote import as_path
 from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.plan import Plan
@@ -32,8 +29,6 @@ from mlarray.transforms.save import Save
 from mlarray.transforms.volume import Attributes
 
 _KEY = "saved"
-_LOCK_SUFFIX = ".lock"
-_WAIT_SECONDS = 0.1
 _NOTHING = object()
 
 
@@ -97,7 +92,7 @@ class Saved:
     def write(self) -> VolumeSource:
         """Write the file unless another process does meanwhile, and return what :meth:`opened` does."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with _alone(self.path):
+        with alone(self.path.parent):
             found = self.opened()
             if found is None:
                 prefix = self.prefix()
@@ -257,43 +252,3 @@ def _restored(stored: object) -> Attributes:
 
 def _as_tuple(value: Any) -> Any:
     return tuple(_as_tuple(part) for part in value) if isinstance(value, list) else value
-
-
-@contextlib.contextmanager
-def _alone(path: Path) -> Iterator[None]:
-    """Hold the lock of a file that is written; others wait. The lock of a process that died is free at once."""
-    lock = path.with_name(f".{path.name}{_LOCK_SUFFIX}")
-    while True:
-        with lock.open("a+b") as file:
-            _wait_for(file)
-            if not _is_same(file, lock):
-                continue  # the one before removed it
-            try:
-                yield
-            finally:
-                with contextlib.suppress(OSError):
-                    lock.unlink()
-            return
-
-
-def _is_same(file: IO[bytes], path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _wait_for(file: IO[bytes]) -> None:
-    """Wait until the lock of an open file is ours; it goes when the file is closed. Where the system has none, do without."""
-    if sys.platform == "win32":
-        import msvcrt
-
-        while True:
-            with contextlib.suppress(OSError):
-                msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
-                return
-            time.sleep(_WAIT_SECONDS)
-    import fcntl
-
-    with contextlib.suppress(OSError):  # a network file system without locks: the file that is complete last counts
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,18 @@ def images_in(path: Path) -> list[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """Yield the images below a folder; an image that is a folder is not looked into."""
-    for entry in folder.iterdir():
+    """Yield the images below a folder; an image that is a folder is not looked into, one that cannot be is yielded itself."""
+    try:
+        entries = list(folder.iterdir())
+    except PermissionError:
+        yield folder
+        return
+    for entry in entries:
         if entry.name.startswith("."):
             continue
-        if entry.is_dir() and not is_folder_image(entry):
+        is_folder = os.path.isdir(entry)
+        if is_folder and not is_folder_image(entry):
             if not entry.is_symlink():
                 yield from _below(entry)
-        elif entry.is_dir() or (entry.is_file() and format_of_name(entry) is not None):
+        elif format_of_name(entry) is not None and (is_folder or not os.path.lexists(entry) or os.path.isfile(entry)):
             yield entry

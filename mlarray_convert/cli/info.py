@@ -166,7 +166,7 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
         rows["chunks"] = by(_list(spec["chunks"]))
     storage = spec.get("storage")
     if isinstance(storage, dict) and "blocks" not in storage:
-        rows |= {name: by(value) if isinstance(value, list) else value for name, value in storage.items()}
+        rows |= {name: _told(value) for name, value in storage.items()}
     elif isinstance(storage, dict):
         rows |= {
             "chunks": f"{by(storage['chunks'])}  ({storage['chunk_count']} of them)",
@@ -185,6 +185,13 @@ def _text(described: dict[str, object], notes: list[str]) -> str:
     rows |= {"images": f"{items}  (`mla info FILE@NAME` shows one)"} if items else {}
     lines = [fields(rows)] + [click.style("note: ", fg="yellow") + plain(note) for note in notes]
     return "\n".join(lines)
+
+
+def _told(value: object) -> object:
+    """Return extents, or extents under names, as text; other values as they are."""
+    if isinstance(value, dict):
+        return ", ".join(f"{name} ({_told(extents)})" for name, extents in value.items())
+    return by(value) if isinstance(value, list) else value
 
 
 def _dicts(value: object) -> list[dict[str, object]]:

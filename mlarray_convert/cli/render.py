@@ -132,6 +132,7 @@ class ConvertView:
         self._others = 0
         self._counted: dict[int, int] = {}
         self._done = 0
+        self._decided: set[int] = set()
         self._warned: set[str] = set()
         self._shown: set[str] = set()
         self._waiting: dict[int, Outcome] = {}
@@ -155,7 +156,7 @@ class ConvertView:
             self._waiting[event.index] = event.outcome
             while self._done in self._waiting:
                 self._ended(self._done, self._waiting.pop(self._done))
-        elif isinstance(event, Ended):
+        elif isinstance(event, Ended) and event.index not in self._decided:  # what failed later, the summary tells
             self._ended(event.index, event.outcome)
 
     def remark(self, text: str) -> None:
@@ -251,6 +252,7 @@ class ConvertView:
 
     def _ended(self, index: int, outcome: Outcome) -> None:
         self._done += 1
+        self._decided.add(index)
         self._advance(index, 1.0)
         if self._bar is not None:
             self._bar.set_description_str(f"{self._done}/{number(len(self._sizes), 'case')}")

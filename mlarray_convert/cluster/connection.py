@@ -23,6 +23,7 @@ from mlarray_convert.interrupts import born_deaf_to_interrupts, deaf_to_interrup
 from mlarray_convert.share import Share
 
 CONNECT_SECONDS = 10.0
+LOCAL_SECONDS = 120.0
 WORKERS_SECONDS = 30.0
 _NAMED = 3
 _TIMEOUT = "distributed.comm.timeouts.connect"
@@ -38,9 +39,8 @@ def quiet() -> Iterator[None]:
         When Dask is not installed.
     """
     try:
-        import dask
+        import dask  # noqa: F401
         import distributed  # noqa: F401
-        from dask.utils import parse_timedelta
     except ImportError as error:
         raise UsageError(
             "--scheduler needs Dask, which is not installed.", hint="Install it: pip install 'mlarray[dask]'"
@@ -51,9 +51,7 @@ def quiet() -> Iterator[None]:
     for logger in loggers:
         logger.setLevel(logging.CRITICAL + 1)
     try:
-        seconds = min(CONNECT_SECONDS, parse_timedelta(dask.config.get(_TIMEOUT)))
-        with dask.config.set({_TIMEOUT: f"{seconds}s"}):
-            yield
+        yield
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
@@ -66,11 +64,13 @@ def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
     from distributed.versions import VersionMismatchWarning
 
     with contextlib.ExitStack() as stack:
+        if local is not None:  # a busy machine is slow to start it, and it is certain to come
+            stack.enter_context(_patient(LOCAL_SECONDS))
         address = stack.enter_context(_local_cluster(local)) if local is not None else address_of(scheduler)
         # A client that cannot connect leaves threads behind that print tracebacks in the end, so the way is tried first.
         with ThreadPoolExecutor(1) as thread:
             try:
-                thread.submit(asyncio.run, _reach(address)).result()
+                thread.submit(asyncio.run, _reach(address, LOCAL_SECONDS if local else CONNECT_SECONDS)).result()
             except (OSError, ValueError, TypeError, RuntimeError) as error:
                 raise UsageError(
                     f"No Dask scheduler answers at {address}: {' '.join(str(error).split()).rstrip('.')}.",
@@ -90,12 +90,23 @@ def connected(scheduler: str, local: Share | None) -> Iterator[Any]:
         yield client
 
 
-async def _reach(address: str) -> None:
+async def _reach(address: str, seconds: float) -> None:
     from distributed.comm import connect
     from distributed.security import Security
 
-    comm = await connect(address, **Security().get_connection_args("client"))
+    comm = await connect(address, timeout=seconds, **Security().get_connection_args("client"))
     await comm.close()
+
+
+@contextlib.contextmanager
+def _patient(seconds: float) -> Iterator[None]:
+    """Let connections of Dask take at least so long, also in the processes that are started meanwhile."""
+    import dask
+    from dask.utils import parse_timedelta
+
+    longest = max(seconds, parse_timedelta(dask.config.get(_TIMEOUT)))
+    with dask.config.set({_TIMEOUT: f"{longest}s"}):
+        yield
 
 
 def address_of(scheduler: str) -> str:

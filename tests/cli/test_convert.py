@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import unicodedata
 from collections.abc import Iterator
 from pathlib import Path
@@ -368,10 +369,20 @@ def test_segmentations_of_a_part_are_compared_with_images_of_another(tmp_path: P
 
 
 def test_too_little_memory_is_refused_with_both_figures(data: Path) -> None:
-    outcome = convert(data / "a.nii.gz", memory="20MB").outcomes[0]
+    outcome = convert(data / "a.nii.gz", memory="60MB").outcomes[0]
     assert outcome.status is Status.FAILED
-    assert "limit of 20 MB is too low" in outcome.reason
-    assert "needs" in outcome.reason
+    assert "limit of 60 MB is too low" in outcome.reason
+    told = re.search(r"at least --memory (\d+MB)", outcome.reason)
+    assert told is not None
+    assert convert(data / "a.nii.gz", memory=told[1]).exit_code is ExitCode.OK
+
+
+def test_less_memory_than_any_worker_takes_is_wrong_use(data: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    before = files_below(data)
+    for text in ("1KB", "39MB"):
+        assert run(["convert", str(data / "a.nii.gz"), "--memory", text]) == ExitCode.USAGE
+        assert "at least 40 MB" in capsys.readouterr().err
+    assert files_below(data) == before
 
 
 def test_a_damaged_checksum_of_the_source_is_a_failed_case_without_output(tmp_path: Path) -> None:

@@ -201,7 +201,7 @@ def test_a_cluster_of_this_machine_lasts_as_long_as_the_run(tmp_path: Path) -> N
     for name in "ab":
         write_nifti(tmp_path / "d" / f"{name}.nii", ramp())
     process = started("convert", "d", "--scheduler", "local", "--workers", 2, cwd=tmp_path)
-    _, shown = process.communicate(timeout=120)
+    _, shown = process.communicate(timeout=600)  # it starts six processes, which took 100 s on a busy machine
     assert process.returncode == 0, shown
     assert "2 workers, 1 thread each" in shown
     assert "2 converted" in shown
@@ -213,10 +213,10 @@ def test_a_cluster_of_this_machine_lasts_as_long_as_the_run(tmp_path: Path) -> N
 def test_a_dry_run_on_a_cluster_writes_nothing_and_keeps_the_limit_of_memory(
     cluster: DaskCluster, data: Path, tmp_path: Path
 ) -> None:
-    options = ("-o", "out", "--scheduler", cluster.address, "--memory", "20MB", "--json", "-", "--dry-run")
+    options = ("-o", "out", "--scheduler", cluster.address, "--memory", "60MB", "--json", "-", "--dry-run")
     done = mla("convert", data, *options, cwd=tmp_path)
     assert done.returncode == 5
-    assert done.stdout.count("limit of 20 MB is too low") == 5
+    assert done.stdout.count("limit of 60 MB is too low") == 5
     assert files_below(tmp_path) == []
 
 

@@ -181,3 +181,24 @@ def test_a_join_that_fails_leaves_the_old_file_and_the_parts(tmp_path: Path) -> 
         join(tmp_path / "all.h5", {"b": part})
     assert (tmp_path / "all.h5").read_bytes() == before
     assert files_below(tmp_path) == ["all.h5", "part.h5"]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits of the size of files")
+def test_cases_that_cannot_be_joined_are_reported_as_failed_and_wait_for_the_next_run(tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    for name in "ab":
+        write_nifti(tmp_path / "d" / f"{name}.nii", rng.integers(-30000, 30000, (40, 40, 40), dtype=np.int16))
+    store, report = tmp_path / "all.h5", tmp_path / "report"
+    limited = ("bash", "-c", 'ulimit -f 180; exec "$@"', "bash")  # KiB: enough for one case, not for both
+    done = mla("convert", tmp_path / "d", "-o", store, "--json", report, before=limited)
+    assert done.returncode == 5
+    assert f"a.nii: It could not be put into {store}: " in done.stderr
+    assert "errno" not in done.stderr
+    lines = [json.loads(line) for line in report.read_text().splitlines()]
+    assert [line["status"] for line in lines[:-1]] == ["ok", "ok", "failed", "failed"]
+    assert lines[-1]["failed_cases"] == ["a", "b"]
+    assert mla("report", report).returncode == 5
+    assert files_below(tmp_path) == ["all.h5.parts/a.h5", "all.h5.parts/b.h5", "d/a.nii", "d/b.nii", "report"]
+    again = mla("convert", tmp_path / "d", "-o", store)
+    assert (again.returncode, "2 skipped" in again.stderr) == (0, True)
+    assert files_below(tmp_path) == ["all.h5", "d/a.nii", "d/b.nii", "report"]

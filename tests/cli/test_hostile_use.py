@@ -1,6 +1,7 @@
 """Odd names, odd files, odd surroundings: one line that says what is wrong, and the other cases go on."""
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -10,8 +11,9 @@ import numpy as np
 import psutil
 import pytest
 
-from mlarray import MLArray
-from mlarray.errors import UsageError
+from mlarray import MLArray, open_source
+from mlarray.errors import FormatError, UsageError
+from mlarray.formats.table import FORMATS
 from mlarray_convert import convert
 from mlarray_convert.request import parse_patch_size
 from tests.cli.samples import MLA, ROOT, files_below, mla, ramp, write_nifti
@@ -28,6 +30,15 @@ def test_a_pipe_among_the_images_is_one_failed_case(tmp_path: Path) -> None:
     assert files_below(tmp_path / "d_mla") == ["a.mla"]
     told = mla("info", tmp_path / "d" / "b.nii.gz")
     assert (told.returncode, told.stdout) == (4, "")
+
+
+def test_a_file_of_no_known_format_does_not_pass_and_the_others_are_verified(tmp_path: Path) -> None:
+    MLArray(ramp()).save(tmp_path / "a.mla")
+    (tmp_path / "notes.txt").write_text("hello")
+    done = mla("verify", tmp_path / "notes.txt", tmp_path / "a.mla")
+    assert done.returncode == 6
+    assert [line.split()[0] for line in done.stdout.splitlines() if not line.startswith(" ")] == ["failed", "ok"]
+    assert "notes.txt is of no format that can be read" in done.stdout
 
 
 def test_one_file_that_cannot_be_opened_does_not_end_the_verification_of_a_folder(tmp_path: Path) -> None:
@@ -109,3 +120,54 @@ def test_messages_that_cannot_be_shown_do_not_end_the_work(tmp_path: Path, redir
     shell = ("bash", "-c", f'exec "$@" {redirection}', "bash")
     assert mla("convert", tmp_path / "d", before=shell).returncode == 0
     assert files_below(tmp_path / "d_mla") == ["a.mla"]
+
+
+def as_a_user() -> tuple[str, ...]:
+    """Return what stands before a command so that permissions of files hold, also for a superuser."""
+    if os.geteuid():
+        return ()
+    limits = "-dac_override,-dac_read_search"
+    command = ("setpriv", "--bounding-set", limits, "--inh-caps", limits)
+    if shutil.which("setpriv") is None or subprocess.run([*command, "true"], check=False).returncode:
+        pytest.skip("nothing is forbidden to this user")
+    return command
+
+
+def test_what_may_not_be_read_is_a_failed_case_and_the_others_go_on(tmp_path: Path) -> None:
+    for name in ("a.nii", "closed/b.nii", "secret.nii"):
+        write_nifti(tmp_path / "d" / name, ramp())
+    MLArray(ramp()).save(tmp_path / "d" / "c.mla")
+    before = as_a_user()
+    (tmp_path / "d" / "secret.nii").chmod(0)
+    (tmp_path / "d" / "closed").chmod(0)
+    try:
+        done = mla("convert", tmp_path / "d", "-o", tmp_path / "out", before=before)
+        verified = mla("verify", tmp_path / "d", before=before)
+    finally:
+        (tmp_path / "d" / "closed").chmod(0o700)
+    assert done.returncode == 4
+    assert f"d/closed: Permission denied: {tmp_path}/d/closed" in done.stderr
+    assert "d/secret.nii: Permission denied" in done.stderr
+    assert files_below(tmp_path / "out") == ["a.mla"]
+    assert verified.returncode == 6
+    assert verified.stdout.count("failed") == 2
+    assert verified.stdout.count("ok ") == 2
+
+
+def test_a_link_that_leads_nowhere_is_a_failed_case_that_says_so(tmp_path: Path) -> None:
+    write_nifti(tmp_path / "d" / "a.nii", ramp())
+    (tmp_path / "d" / "b.nii").symlink_to("/nowhere/b.nii")
+    (tmp_path / "d" / "self.nii").symlink_to("self.nii")
+    done = mla("convert", tmp_path / "d")
+    assert done.returncode == 4
+    assert "b.nii: it is a link to /nowhere/b.nii, which is not there." in done.stderr
+    assert "1 converted" in done.stderr
+    assert "2 failed" in done.stderr
+
+
+def test_a_file_without_bytes_is_called_empty_in_every_format(tmp_path: Path) -> None:
+    suffixes = [row.suffixes[0] for row in FORMATS if not row.folders]
+    for number, suffix in enumerate(suffixes):
+        (tmp_path / f"{number}{suffix}").touch()
+        with pytest.raises(FormatError, match=rf"{number}{suffix} is empty: it has 0 bytes"):
+            open_source(tmp_path / f"{number}{suffix}")

@@ -275,7 +275,7 @@ def test_info_lists_images_and_says_how_one_is_stored(tmp_path: Path, capsys: py
         "version": "OME-NGFF 0.5, zarr 3",
         "chunks": [12, 12, 12],
         "shards": "none",
-        "levels": 3,
+        "levels": {"0": [40, 40, 40], "1": [20, 20, 20], "2": [10, 10, 10]},
     }
     assert described["file_bytes"] == sum(file.stat().st_size for file in path.rglob("*") if file.is_file())
     assert open_source(path).info.record["tool"] == "mlarray"

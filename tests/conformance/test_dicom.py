@@ -100,6 +100,30 @@ def test_dcm_03_descending_slices_stay_where_they_are(tmp_path: Path) -> None:
     assert source.spec.geometry.spacing == pytest.approx((2, 1, 1))
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"array": plane(7, (5, 3))}, "odd.dcm has 5 x 3 pixels, not 4 x 4"),
+        ({"PhotometricInterpretation": "MONOCHROME1"}, "odd.dcm is MONOCHROME1, not MONOCHROME2"),
+        ({"ImagePositionPatient": None}, "odd.dcm states no position"),
+    ],
+)
+def test_a_slice_of_another_kind_is_named_where_it_leaves_a_gap(tmp_path: Path, change: dict, told: str) -> None:
+    stack(tmp_path, (0, 2, 6, 8))
+    write(tmp_path / "odd.dcm", **{"array": plane(7), "ImagePositionPatient": [0, 0, 4], **change})
+    (problem,) = [volume.problem for volume in volumes(tmp_path) if len(volume.files) == 4]
+    assert "One slice is missing between 2 and 6 mm" in problem
+    assert f"In the same series {told}." in problem
+
+
+def test_a_picture_beside_the_slices_is_not_blamed_for_a_gap(tmp_path: Path) -> None:
+    stack(tmp_path, (0, 2, 6, 8))
+    write(tmp_path / "scout.dcm", plane(7, (5, 3)), ImagePositionPatient=[0, 0, 90])
+    (problem,) = [volume.problem for volume in volumes(tmp_path) if len(volume.files) == 4]
+    assert problem.startswith("One slice is missing")
+    assert "scout" not in problem
+
+
 def test_dcm_04_a_missing_slice_is_refused_and_named(tmp_path: Path) -> None:
     stack(tmp_path, (0, 1.6, 3.2, 6.4, 8))
     with pytest.raises(FormatError, match=r"One slice is missing between 3\.2 and 6\.4 mm.*step is 1\.6 mm"):
@@ -323,6 +347,32 @@ def test_every_slice_has_its_own_scale(tmp_path: Path) -> None:
     assert source.spec.dtype == np.float32
     assert everything(source)[:, 0, 0].tolist() == [50, 26, 199]
     assert "RescaleSlope" not in source.info.header
+
+
+@pytest.mark.parametrize("slopes", [(0, 0, 0), (2, 0, 2)])
+def test_a_slope_of_0_is_no_scaling_and_is_told(tmp_path: Path, slopes: tuple[int, ...]) -> None:
+    stack(tmp_path, (0, 2, 4), array=(plane(100),) * 3, RescaleSlope=slopes, RescaleIntercept=(-7, -7, -7))
+    source = only(tmp_path)
+    assert everything(source)[:, 0, 0].tolist() == [100 * slope - 7 if slope else 100 for slope in slopes]
+    (note,) = [note for note in source.info.notes if note.code == "slope-zero"]
+    assert f"RescaleSlope is 0 in {slopes.count(0)} of 3 slices: their values are as stored" in note.message
+
+
+def test_a_slope_of_0_in_a_functional_group_is_told(tmp_path: Path) -> None:
+    frames = [
+        {
+            "PlanePositionSequence": {"ImagePositionPatient": [0, 0, 2 * k]},
+            "PixelValueTransformationSequence": {"RescaleSlope": k, "RescaleIntercept": 5, "RescaleType": "US"},
+        }
+        for k in range(2)
+    ]
+    shared = {
+        "PlaneOrientationSequence": {"ImageOrientationPatient": list(AXIAL)},
+        "PixelMeasuresSequence": {"PixelSpacing": [1, 1]},
+    }
+    source = dicom.open_source(enhanced(tmp_path / "a.dcm", np.full((2, 4, 4), 100, "i2"), frames, shared))
+    assert everything(source)[:, 0, 0].tolist() == [100, 105]
+    assert "RescaleSlope is 0 in 1 of 2 slices" in " ".join(note.message for note in source.info.notes)
 
 
 def test_whole_scales_of_slices_stay_integers(tmp_path: Path) -> None:

@@ -147,7 +147,7 @@ def test_several_datasets_are_listed_and_one_is_chosen(tmp_path: Path) -> None: 
             np.testing.assert_array_equal(source.read(source.spec.region), RAMP.astype(np.float32) + 1)
     assert open_source(path, item="b/curve").spec.shape == (4,)
     for name, told in (("/meta", "single value"), ("/b/text", "no array of numbers"), ("/b/table", "no array of numbers"),
-                       ("/b", "no dataset '/b'; it has /a, /b/c"), ("/z", "no dataset")):  # fmt: skip
+                       ("/b", r"no dataset '/b'; it has /a \(int16 3 x 4 x 5\), /b/c"), ("/z", "no dataset")):  # fmt: skip
         with pytest.raises(FormatError, match=told):
             open_source(path, item=name)
 
@@ -520,3 +520,19 @@ def test_an_enumeration_is_read_as_its_numbers(tmp_path: Path) -> None:
     kind = h5py.enum_dtype({"none": 0, "liver": 1}, "u1")
     with open_source(written(tmp_path / "a.h5", (RAMP % 2).astype(kind))) as source:
         assert source.spec.dtype == np.uint8
+
+
+def test_a_file_without_an_image_says_why_each_dataset_is_none(tmp_path: Path) -> None:
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["curve"] = np.arange(5.0)
+        file["g/six"] = np.zeros((1, 2, 1, 2, 1, 2))
+        file["g/zero"] = np.zeros((0, 4, 5))
+        file["none"] = h5py.Empty("f")
+        file["one"] = 3.0
+        file["text"] = "hello"
+    told = r"/curve \(1 axis\), /none \(empty\), /one \(a single value\), /text \(no numbers\), /g/six \(6 axes\), "
+    told += r"/g/zero \(0 x 4 x 5, no voxel\)"
+    with pytest.raises(FormatError, match=rf"holds no image: {told}\. .*--item NAME"):
+        open_source(tmp_path / "a.h5")
+    with pytest.raises(FormatError, match=rf"holds no dataset '/x'; it has {told}"):
+        open_source(tmp_path / "a.h5", item="/x")

@@ -192,6 +192,29 @@ def test_members_that_lie_about_their_size_are_refused(tmp_path: Path) -> None:
             open_source(tmp_path / f"{name}.npz")
 
 
+def test_an_archive_without_numbers_says_what_each_member_is(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", who=np.array(["x", "y"]), what=np.array([None, 1], object))
+    with pytest.raises(
+        FormatError, match=r"holds no image: who \(holds <U1, not numbers\), what \(holds Python objects"
+    ):
+        open_source(tmp_path / "a.npz")
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+@pytest.mark.parametrize("kept", [4, 100, -23, -1])
+def test_an_archive_that_was_cut_is_damaged_not_of_another_format(tmp_path: Path, save: Any, kept: int) -> None:
+    save(tmp_path / "a.npz", RAMP)
+    (tmp_path / "a.npz").write_bytes((tmp_path / "a.npz").read_bytes()[:kept])
+    with pytest.raises(FormatError, match=r"a\.npz is a numpy archive that was cut"):
+        open_source(tmp_path / "a.npz")
+
+
+def test_a_barely_begun_file_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "c.npy").write_bytes(b"\x93NUM")
+    with pytest.raises(FormatError, match=r"c\.npy is a numpy file that was cut after 4 bytes"):
+        open_source(tmp_path / "c.npy")
+
+
 def test_archives_without_arrays_and_files_that_are_none(tmp_path: Path) -> None:
     with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
         archive.writestr("readme.txt", "hello")

@@ -14,6 +14,7 @@ import zarr
 from mlarray.errors import FormatError
 from mlarray.formats.ome_zarr_store import DOCUMENT_LIMIT
 from mlarray.formats.registry import items_of, open_source
+from tests.cli.samples import mla
 from tests.conformance.text_header_files import load
 from tests.conformance.zarr_files import change, chunk_files, multiscale, ramp, write_image
 
@@ -257,3 +258,13 @@ def test_no_message_is_longer_than_it_helps(tmp_path: Path) -> None:
     with pytest.raises(FormatError) as caught:
         open_source(path)
     assert len(str(caught.value)) < 1000
+
+
+def test_chunks_that_cannot_be_decoded_are_one_message_without_noise_of_asyncio(tmp_path: Path) -> None:
+    path = write_image(tmp_path / "a.zarr", ramp(64, 64, 64), multiscale("zyx"), chunks=(8, 8, 8))
+    for file in chunk_files(path)[::2]:
+        file.write_bytes(file.read_bytes()[:20])
+    done = mla("verify", path)
+    assert done.returncode == 6
+    assert "the chunk (0, 0, 0) is damaged" in done.stdout
+    assert done.stderr == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -199,11 +200,29 @@ def with_labels(folder: Path) -> Path:
 
 def test_segmentations_below_labels_are_items_of_their_own(tmp_path: Path) -> None:
     path = with_labels(tmp_path / "a.zarr")
-    assert [item.name for item in items_of(path)] == ["", "labels/nuclei"]
+    assert [item.name for item in items_of(path)] == ["0", "labels/nuclei"]
+    assert [item.title for item in items_of(path)] == ["int16 4 x 4 x 4, levels 0, s1", "segmentation, uint8 4 x 4 x 4"]
     assert open_source(path).info.is_seg is None
     label = open_source(path, item="labels/nuclei")
     assert label.info.is_seg is True
     assert label.spec.dtype == np.uint8
+
+
+def test_what_is_told_of_an_image_can_be_asked_for(tmp_path: Path) -> None:
+    path = with_labels(tmp_path / "a.zarr")
+    with pytest.raises(
+        FormatError, match=r"no image 'x'; it has 0 \(int16 4 x 4 x 4, levels 0, s1\), labels/nuclei \("
+    ):
+        open_source(path, item="x")
+    fields = open_source(path).storage_fields
+    assert fields["levels"] == {"0": [4, 4, 4], "s1": [2, 2, 2]}
+    assert {name: list(open_source(path, item=name).spec.shape) for name in fields["levels"]} == fields["levels"]
+
+
+def test_a_level_that_is_missing_is_told_and_the_others_can_be_read(tmp_path: Path) -> None:
+    path = with_labels(tmp_path / "a.zarr")
+    shutil.rmtree(path / "s1")
+    assert open_source(path).storage_fields["levels"] == {"0": [4, 4, 4], "s1": "cannot be read"}
 
 
 @pytest.mark.parametrize("item", ["s1", "1"])

@@ -71,7 +71,7 @@ def test_images_labels_and_levels_are_found_over_http(web: str, tmp_path: Path) 
     write_image(path / "labels" / "cells", ramp(4, 4, 4, dtype=np.uint8), multiscale("zyx"), version="0.4")
     (path / "labels" / ".zgroup").write_text('{"zarr_format": 2}')
     (path / "labels" / ".zattrs").write_text('{"labels": ["cells"]}')
-    assert [item.name for item in items_of(f"{web}/a.ome.zarr")] == ["", "labels/cells"]
+    assert [item.name for item in items_of(f"{web}/a.ome.zarr")] == ["0", "labels/cells"]
     assert open_source(f"{web}/a.ome.zarr@1").spec.shape == (2, 2, 2)
     assert open_source(f"{web}/a.ome.zarr", item="labels/cells").info.is_seg is True
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from mlarray.errors import UsageError
-from mlarray.storage.publish import PendingFile, PendingFolder, is_part, part_owner, remove_tree
+from mlarray.storage.publish import PendingFile, PendingFolder, alone, is_part, part_owner, remove_tree
 
 
 def test_a_pending_file_is_hidden_beside_its_final_name(tmp_path: Path) -> None:
@@ -151,3 +151,31 @@ def test_links_in_a_folder_are_removed_and_not_followed(tmp_path: Path) -> None:
     remove_tree(folder)
     assert not folder.exists()
     assert (kept / "a" / "b" / "c").read_text() == "mine"
+
+
+def test_a_folder_that_another_process_publishes_first_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pending = PendingFolder(tmp_path / "case.zarr")
+    filled(pending.path, "second")
+    filled(tmp_path / "case.zarr", "first")
+    seen = iter([False])  # there was none when it was looked for
+    look = os.path.lexists
+    monkeypatch.setattr(os.path, "lexists", lambda path: next(seen, None) is not False and look(path))
+    pending.publish()
+    assert [entry.name for entry in tmp_path.iterdir()] == ["case.zarr"]
+    assert (tmp_path / "case.zarr" / "a" / "b" / "c").read_text() == "second"
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders are not locked there")
+def test_a_folder_is_locked_while_one_is_alone_in_it(tmp_path: Path) -> None:
+    import fcntl
+
+    fd = os.open(tmp_path, os.O_RDONLY)
+    with alone(tmp_path), pytest.raises(BlockingIOError):
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    os.close(fd)
+    assert list(tmp_path.iterdir()) == []
+    with alone(tmp_path / "missing"):
+        pass
