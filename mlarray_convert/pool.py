@@ -26,6 +26,7 @@ from mlarray_convert.serving import serve, thread_variables
 from mlarray_convert.share import Share
 
 STOP_SECONDS = 2.0
+_STARTS = 3  # of a worker that the system kills before it has a job
 
 
 @dataclass(slots=True)
@@ -56,6 +57,7 @@ class Pool(Generic[J, R]):
         self.share = share
         self._work = work
         self._workers: list[_Worker] = []
+        self._stillborn = 0
         self.pids: set[int] = set()
 
     @property
@@ -142,7 +144,7 @@ class Pool(Generic[J, R]):
             while worker.pipe.poll():
                 kind, value = worker.pipe.recv()
                 if kind == "ready":
-                    worker.ready = True
+                    worker.ready, self._stillborn = True, 0
                 elif worker.index is not None and kind == "share":
                     yield Advanced(worker.index, value)
                 elif worker.index is not None:
@@ -160,9 +162,21 @@ class Pool(Generic[J, R]):
         if worker.index is not None:
             yield Lost(worker.index, worker.process.exitcode)
         elif not worker.ready:
+            self._refuse_stillborn(worker.process.exitcode)
+
+    def _refuse_stillborn(self, exit_code: int) -> None:
+        """Raise for a worker that died before it was ready; one that was killed by a signal is started again a few times."""
+        if exit_code >= 0:
             raise UsageError(
-                f"A worker process could not start (exit code {worker.process.exitcode}).",
+                f"A worker process could not start (exit code {exit_code}).",
                 hint='In a script, call the converter below `if __name__ == "__main__":`.',
+            )
+        self._stillborn += 1
+        if self._stillborn >= _STARTS:
+            raise UsageError(
+                f"{_STARTS} worker processes one after the other were killed while they started (signal {-exit_code}), "
+                "probably out of memory.",
+                hint="Lower --workers, or free memory.",
             )
 
     def _give(self, worker: _Worker, index: int, jobs: Sequence[J]) -> Started:

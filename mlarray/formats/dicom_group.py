@@ -346,7 +346,7 @@ def _finished(
     unscaled = sum(frame.is_unscaled for frame in frames)
     if unscaled:
         text = f"RescaleSlope is 0 in {unscaled} of {len(frames)} slices: their values are as stored, without RescaleIntercept."
-        told.append(Note("slope-zero", text))
+        told.append(Note("scaling-ignored", text))
     if _is_localizer(frames):
         told.append(Note("localizer", "The series is a localizer: few slices, made to plan others."))
     if frames[0].instance.sop_class.startswith(_SECONDARY):

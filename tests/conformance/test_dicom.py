@@ -354,7 +354,7 @@ def test_a_slope_of_0_is_no_scaling_and_is_told(tmp_path: Path, slopes: tuple[in
     stack(tmp_path, (0, 2, 4), array=(plane(100),) * 3, RescaleSlope=slopes, RescaleIntercept=(-7, -7, -7))
     source = only(tmp_path)
     assert everything(source)[:, 0, 0].tolist() == [100 * slope - 7 if slope else 100 for slope in slopes]
-    (note,) = [note for note in source.info.notes if note.code == "slope-zero"]
+    (note,) = [note for note in source.info.notes if note.code == "scaling-ignored"]
     assert f"RescaleSlope is 0 in {slopes.count(0)} of 3 slices: their values are as stored" in note.message
 
 

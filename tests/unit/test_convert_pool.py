@@ -5,6 +5,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from mlarray.errors import UsageError
 from mlarray_convert.executor import Done, Executor, Lost, Started
 from mlarray_convert.pool import Pool
 from mlarray_convert.share import Share
@@ -35,6 +36,19 @@ def test_a_killed_worker_costs_its_job_and_no_other() -> None:
     events = list(pool.run([1, 2, 3]))
     assert [(e.index, e.exit_code) for e in events if isinstance(e, Lost)] == [(1, -9)]
     assert {e.index: e.result for e in events if isinstance(e, Done)} == {0: 1, 2: 9}
+
+
+def test_a_worker_that_is_killed_while_it_starts_is_started_again(tmp_path: Path) -> None:
+    pool: Pool[int, int] = Pool(pool_work.KilledAtStart(tmp_path, 2), share(1))
+    assert [event.result for event in pool.run([2, 3]) if isinstance(event, Done)] == [4, 9]
+    assert len(pool.pids) == 3
+
+
+def test_workers_that_are_killed_again_and_again_while_they_start_end_the_run(tmp_path: Path) -> None:
+    pool: Pool[int, int] = Pool(pool_work.KilledAtStart(tmp_path, 9), share(1))
+    with pytest.raises(UsageError, match=r"3 worker processes .* killed while they started \(signal 9\).*--workers"):
+        list(pool.run([2]))
+    assert len(pool.pids) == 3
 
 
 def test_a_worker_that_crashes_is_a_lost_job_with_its_signal() -> None:

@@ -62,7 +62,7 @@ def box(path: Path, *names: str) -> Path:
         (path / "part.nii").touch()
         place = path / "list"
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text("\n".join(names), encoding="utf-8")
+    place.write_text("\n".join(names) + "\n", encoding="utf-8")
     return path
 
 
