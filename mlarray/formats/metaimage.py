@@ -98,7 +98,8 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
 def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> Sink:
     """Create a ``.mha`` file that takes voxels in storage order; see :func:`losses` for what it cannot hold.
 
-    The size of the compressed data is known at the end only: the header keeps room for it, and it is filled in then.
+    The storage argument ``codec="none"`` leaves voxels as they are, so that parts can be read. The size of compressed data is
+    known at the end only: the header keeps room for it, and it is filled in then.
     """
     if path.suffix.lower() == ".mhd":
         raise UsageError(f"Detached headers are read, not written: got {path}.", hint="Write a .mha file.")
@@ -108,8 +109,9 @@ def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOption
     order = dimensions if channel is None else (*dimensions, channel)
     layout = RawLayout(tuple(spec.shape[axis] for axis in order), plan.dtype, order)
     stored = dataclasses.replace(spec, dtype=plan.dtype.newbyteorder("="))
-    header, patch = header_bytes(spec, plan, dimensions, channel, info, options.record)
-    return RawSink(path, stored, layout, header, compress=ZlibWriter, patch=patch)
+    compressed = options.storage.get("codec") != "none"
+    header, patch = header_bytes(spec, plan, dimensions, channel, info, options.record, compressed=compressed)
+    return RawSink(path, stored, layout, header, compress=ZlibWriter if compressed else None, patch=patch)
 
 
 def _info(path: Path, header: MetaHeader, blocks: Sequence[Block], notes: list[Note]) -> SourceInfo:

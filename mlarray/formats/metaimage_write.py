@@ -70,15 +70,17 @@ def header_bytes(
     channel: int | None,
     info: SourceInfo,
     record: Mapping[str, object],
-) -> tuple[bytes, Callable[[int], tuple[int, bytes]]]:
-    """Return the header and the function that fills in the size of the compressed data."""
+    *,
+    compressed: bool = True,
+) -> tuple[bytes, Callable[[int], tuple[int, bytes]] | None]:
+    """Return the header and, for compressed data, the function that fills in their size."""
     lines = [
         "ObjectType = Image",
         f"NDims = {len(dimensions)}",
         "BinaryData = True",
         "BinaryDataByteOrderMSB = False",
-        "CompressedData = True",
-        f"CompressedDataSize = {'0':<{_SIZE_DIGITS}}",
+        f"CompressedData = {compressed}",
+        *([f"CompressedDataSize = {'0':<{_SIZE_DIGITS}}"] if compressed else []),
         *_place_lines(spec, plan, dimensions),
         f"DimSize = {' '.join(str(spec.shape[axis]) for axis in reversed(dimensions))}",
     ]
@@ -91,6 +93,8 @@ def header_bytes(
     lines += _record_lines(record)
     lines.append("ElementDataFile = LOCAL")
     text = ("\n".join(lines) + "\n").encode("utf-8", errors="replace")
+    if not compressed:
+        return text, None
     position = text.index(b"CompressedDataSize = ") + len(b"CompressedDataSize = ")
     return text, _SizePatch(position)
 

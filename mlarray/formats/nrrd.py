@@ -73,15 +73,20 @@ def losses(spec: ArraySpec, info: SourceInfo) -> tuple[Note, ...]:
 
 
 def open_sink(path: Path, spec: ArraySpec, info: SourceInfo, options: SinkOptions) -> Sink:
-    """Create a ``.nrrd`` file that takes voxels in storage order; see :func:`losses` for what it cannot hold."""
+    """Create a ``.nrrd`` file that takes voxels in storage order; see :func:`losses` for what it cannot hold.
+
+    The storage argument ``codec="none"`` leaves voxels as they are, so that parts can be read.
+    """
     if path.suffix.lower() == ".nhdr":
         raise UsageError(f"Detached headers are read, not written: got {path}.", hint="Write a .nrrd file.")
     plan = file_axes(spec, "NRRD")
     order = plan.others + plan.spatial
     layout = RawLayout(tuple(spec.shape[axis] for axis in order), plan.dtype, order)
     stored = dataclasses.replace(spec, dtype=plan.dtype.newbyteorder("="))
-    header = header_bytes(spec, plan, info, options.record)
-    return RawSink(path, stored, layout, header, compress=partial(gzip_writer, threads=options.threads))
+    compressed = options.storage.get("codec") != "none"
+    header = header_bytes(spec, plan, info, options.record, compressed=compressed)
+    compress = partial(gzip_writer, threads=options.threads) if compressed else None
+    return RawSink(path, stored, layout, header, compress=compress)
 
 
 def _info(

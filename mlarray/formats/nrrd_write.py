@@ -51,7 +51,9 @@ def lost_parts(plan: FileAxes) -> tuple[Note, ...]:
     return tuple(notes)
 
 
-def header_bytes(spec: ArraySpec, plan: FileAxes, info: SourceInfo, record: Mapping[str, object]) -> bytes:
+def header_bytes(
+    spec: ArraySpec, plan: FileAxes, info: SourceInfo, record: Mapping[str, object], *, compressed: bool = True
+) -> bytes:
     """Return the header, blank line included."""
     axes = [spec.axes[axis] for axis in reversed(plan.others + plan.spatial)]  # file order, fastest first
     source = info.header if str(info.header.get("magic", "")).startswith("NRRD") else {}
@@ -64,7 +66,7 @@ def header_bytes(spec: ArraySpec, plan: FileAxes, info: SourceInfo, record: Mapp
         lines.append(f"labels: {_quoted(_label(axis) for axis in axes)}")
     lines += _place_lines(axes, plan, source)
     lines += ["endian: little"] if plan.dtype.itemsize > 1 else []
-    lines.append("encoding: gzip")
+    lines.append(f"encoding: {'gzip' if compressed else 'raw'}")
     for name in ("content", "sample units"):
         if isinstance(source.get(name), str):
             lines.append(f"{name}: {_one_line(str(source[name]))}")

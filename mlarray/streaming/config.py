@@ -161,12 +161,12 @@ def augmentations_of(value: object, *, where: str = "The augmentations") -> dict
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where}: {_short(value)} is no mapping of lists.", hint=_LIST_FORM)
+        raise UsageError(f"{where}: {short(value)} is no mapping of lists.", hint=_LIST_FORM)
     known, found = known_augmentations(), {}
     for name, given in value.items():
         here = f"{where}, list {name!r}"
         if not isinstance(given, Mapping) or "augmentations" not in given:
-            raise UsageError(f"{here} is {_short(given)}, not a mapping with augmentations.", hint=_LIST_FORM)
+            raise UsageError(f"{here} is {short(given)}, not a mapping with augmentations.", hint=_LIST_FORM)
         other = next((key for key in given if key not in _LIST_KEYS), None)
         if other is not None:
             raise UsageError(f"{here}: there is no key {other!r}; it has {' and '.join(_LIST_KEYS)}.", hint=_LIST_FORM)
@@ -243,8 +243,8 @@ def _listed(value: object, known: Mapping[str, type[_Made]], what: str, where: s
     elif value is None:
         entries = []
     else:
-        raise UsageError(f"{where}: {_short(value)} is no list of {what}s.", hint=_FORM)
-    return [_made(name, given, known, what, f"{where}, entry {i + 1}") for i, (name, given) in enumerate(entries)]
+        raise UsageError(f"{where}: {short(value)} is no list of {what}s.", hint=_FORM)
+    return [made(name, given, known, what, f"{where}, entry {i + 1}") for i, (name, given) in enumerate(entries)]
 
 
 def _entries(entry: object, where: str) -> list[tuple[object, object]]:
@@ -255,21 +255,26 @@ def _entries(entry: object, where: str) -> list[tuple[object, object]]:
     hint = _FORM
     if isinstance(entry, Mapping) and entry:
         hint = f"Parameters of {next(iter(entry))} stand further to the right than its name, or in braces behind it."
-    raise UsageError(f"{where} is {_short(entry)}, not a name or a name with its parameters.", hint=hint)
+    raise UsageError(f"{where} is {short(entry)}, not a name or a name with its parameters.", hint=hint)
 
 
-def _made(name: object, parameters: object, known: Mapping[str, type[_Made]], what: str, where: str) -> _Made:
+def made(name: object, parameters: object, known: Mapping[str, type[_Made]], what: str, where: str) -> _Made:
+    """Return the one of the known classes that has a name, made with the parameters of a file."""
     if name not in known:
-        raise UsageError(f"{where}: there is no {what} {_short(name)}.", hint=_nearest(name, known, "Known are"))
+        raise UsageError(f"{where}: there is no {what} {short(name)}.", hint=nearest(name, known, "Known are"))
     kind = known[str(name)]
     given: Any = {} if parameters is None else parameters
     if not isinstance(given, Mapping):
-        raise UsageError(f"{where} ({name}): its parameters are {_short(given)}, not a mapping.", hint=_FORM)
+        raise UsageError(f"{where} ({name}): its parameters are {short(given)}, not a mapping.", hint=_FORM)
     takes = list(inspect.signature(kind).parameters)
     unknown = next((key for key in given if key not in takes), None)
     if unknown is not None:
-        hint = _nearest(unknown, takes, "It takes")
-        raise UsageError(f"{where} ({name}): there is no parameter {_short(unknown)}.", hint=hint)
+        hint = nearest(unknown, takes, "It takes")
+        raise UsageError(f"{where} ({name}): there is no parameter {short(unknown)}.", hint=hint)
+    needed = [one.name for one in inspect.signature(kind).parameters.values() if one.default is one.empty]
+    missing = [key for key in needed if key not in given]
+    if missing:
+        raise UsageError(f"{where} ({name}): it needs {' and '.join(missing)}.", hint=f"It takes {', '.join(takes)}.")
     try:
         return kind(**given)
     except UsageError as error:
@@ -279,7 +284,7 @@ def _made(name: object, parameters: object, known: Mapping[str, type[_Made]], wh
         raise UsageError(f"{where} ({name}): {error}.", hint=f"It takes {', '.join(takes) or 'none'}.") from error
 
 
-def _nearest(name: object, known: Sequence[str] | Mapping[str, object], otherwise: str) -> str:
+def nearest(name: object, known: Sequence[str] | Mapping[str, object], otherwise: str) -> str:
     """Return which names were probably meant: those that it begins, and the most similar ones."""
     given = str(name).lower()
     alike = {one: difflib.SequenceMatcher(None, given, one.lower()).ratio() for one in known}
@@ -290,6 +295,7 @@ def _nearest(name: object, known: Sequence[str] | Mapping[str, object], otherwis
     return f"Did you mean {' or '.join(near)}?" if near else f"{otherwise} {', '.join(sorted(known)) or 'none'}."
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
+    """Return a value as it is shown in a message: its beginning, where it is long."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:77]}..."

@@ -11,6 +11,8 @@ from typing import Self
 
 import numpy as np
 
+from mlarray.streaming.batch import Sample
+
 _PROPORTIONAL = "Pss_Anon:"
 
 
@@ -43,17 +45,17 @@ class Rate:
         return self.patches * (self.batches - 1) / self.batches / left if self.batches > 1 and left > 0 else np.nan
 
 
-def measure_rate(batches: Iterable[object], *, most: int | None = None) -> Rate:
-    """Go through batches and return how fast they came; at most ``most`` of them."""
+def measure_rate(batches: Iterable[Iterable[Sample]], *, most: int | None = None) -> Rate:
+    """Go through batches, of arrays or of tensors, and return how fast they came; at most ``most`` of them."""
     count = patches = held = 0
     start = time.perf_counter()
     first = 0.0
     for batch in batches:
         count += 1
         first = first or time.perf_counter() - start
-        arrays = getattr(batch, "arrays", {})
-        patches += max((len(array) for array in arrays.values()), default=0)
-        held += sum(int(array.nbytes) for array in arrays.values())
+        for sample in batch:
+            patches += 1
+            held += sum(int(array.nbytes) for array in sample.arrays.values())
         if count == most:
             break
     return Rate(count, patches, time.perf_counter() - start, first, held)

@@ -14,7 +14,7 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from mlarray.errors import FormatError, MLArrayError
+from mlarray.errors import FormatError, MLArrayError, UsageError
 from mlarray.formats.registry import format_of_name, open_source
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source, SourceInfo
@@ -29,6 +29,8 @@ from mlarray.transforms.save import Save
 from mlarray.transforms.volume import Attributes
 
 _KEY = "saved"
+_RAW = ("mha", "nrrd")
+"""Formats that are read in parts only where they are not compressed."""
 _NOTHING = object()
 
 
@@ -214,10 +216,13 @@ class Saving:
         save = before[-1]
         assert isinstance(save, Save)
         bare = [one for one in before if not isinstance(one, Save)]
+        if save.format == "mhd":
+            raise UsageError(f"Save({save.dataset!r}): detached headers are read, not written.", hint="Save as mha.")
         mark = fingerprint(self.planner(bare, measure=False), root=self.root)
         path = as_path(save.place(self.case, self.group))
         result = self.planner(bare)
-        return Saved(path, result, lambda: self.written(before[:-1]), mark, self.storage)
+        storage = {**self.storage, "codec": "none"} if save.format in _RAW else self.storage
+        return Saved(path, result, lambda: self.written(before[:-1]), mark, storage)
 
 
 def _last_save(transforms: Sequence[Transform]) -> int:

@@ -18,26 +18,34 @@ needs no ``groups_dest``: ``groups: {CT: {transforms: [...]}}``, or ``groups: {C
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from mlarray.errors import UsageError
 from mlarray.streaming.case_plans import GroupChain
-from mlarray.streaming.config import augmentations_of, chain_of, load_yaml
+from mlarray.streaming.config import augmentations_of, chain_of, load_yaml, made, nearest, short
 from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler
 
 _PATCH_KEYS = ("patch_size", "overlap", "extend_slice")
 _GROUP_KEYS = ("transforms", "patch_transforms")
+_LEAST = {"batch_size": 1, "lanes": 1, "shuffle_window": 1, "workers": 0, "extend_slice": 0, "seed": None}
+"""Whole numbers, and the least that each may be."""
+_SWITCHES = ("shuffle", "inline_augmentations", "squeeze", "strict")
+_TEXTS = ("mode", "part")
+_CHOICES = ("subset", "validation")
 _PLAIN_KEYS = (
-    "subset", "validation", "part", "memory_budget", "shuffle", "shuffle_window", "lanes", "batch_size", "workers", "seed",
-    "mode", "inline_augmentations", "squeeze", "strict", "cost_limit",
-)  # fmt: skip
-_KEYS = (
-    "dataset_filenames", "Dataset", "groups_src", "groups", "augmentations", "Patch", "sampler", *_PLAIN_KEYS,
-)  # fmt: skip
+    *_CHOICES,
+    *_TEXTS,
+    *_SWITCHES,
+    *(key for key in _LEAST if key != "extend_slice"),
+    "memory_budget",
+    "cost_limit",
+)
+_KEYS = ("dataset_filenames", "Dataset", "groups_src", "groups", "augmentations", "Patch", "sampler", *_PLAIN_KEYS)
 _SAMPLERS: dict[str, type[Any]] = {kind.__name__: kind for kind in (GridPatches, RandomPatches, ForegroundPatches)}
+_SAMPLER_FORM = "Write `sampler: {RandomPatches: {per_case: 8}}`."
+_PATCH_FORM = "Write `Patch: {patch_size: [64, 64, 64]}`; 0 is a free axis, null the whole volume."
 _GROUP_FORM = (
     "Write `groups_src: {CT: {groups_dest: {CT: {transforms: [Canonical]}}}}`, or `groups: {CT: [Canonical]}`."
 )
@@ -95,10 +103,13 @@ def stream_of(value: object, *, where: str = "The stream", folder: Path = Path()
     patch = _mapping(given.get("Patch"), f"{where}, Patch")
     _known(patch, _PATCH_KEYS, f"{where}, Patch")
     if "patch_size" not in patch:
-        raise UsageError(f"{where}, Patch: patch_size is missing.", hint="Write `Patch: {patch_size: [64, 64, 64]}`.")
-    arguments: dict[str, Any] = {key: given[key] for key in _PLAIN_KEYS if key in given}
+        raise UsageError(f"{where}, Patch: patch_size is missing.", hint=_PATCH_FORM)
+    arguments: dict[str, Any] = {key: given[key] for key in _PLAIN_KEYS if given.get(key) is not None}
+    for key, one in arguments.items():
+        _check(key, one, where)
+    _check_patch(patch, f"{where}, Patch")
     arguments["dataset"] = _datasets(given["dataset_filenames"], where, folder)
-    arguments["groups"] = _groups(given, where, int(patch.get("extend_slice") or 0))
+    arguments["groups"] = _groups(given, where, patch.get("extend_slice") or 0)
     arguments["patch_size"] = patch["patch_size"]
     arguments["overlap"] = patch.get("overlap")
     arguments["augmentations"] = augmentations_of(given.get("augmentations"), where=f"{where}, augmentations")
@@ -138,23 +149,68 @@ def _chain(value: object, where: str, source: str | None, extend_slice: int) -> 
 
 def _sampler(value: object, where: str) -> Sampler:
     """Return a sampler from its name, or from a mapping of its name to its parameters."""
-    if isinstance(value, str):
-        value = {value: {}}
-    entries = _mapping(value, where)
-    if len(entries) != 1 or next(iter(entries)) not in _SAMPLERS:
-        raise UsageError(f"{where} is one of {', '.join(_SAMPLERS)} with its parameters, got {value!r}.")
-    name, parameters = next(iter(entries.items()))
-    try:
-        made: Sampler = _SAMPLERS[name](**_mapping(parameters, f"{where}, {name}"))
-    except TypeError as error:
-        raise UsageError(f"{where}, {name}: {error}.") from error
-    return made
+    entries = {value: None} if isinstance(value, str) else value
+    if not isinstance(entries, Mapping) or len(entries) != 1:
+        raise UsageError(
+            f"{where} is a name, or a mapping of it to parameters, got {short(value)}.", hint=_SAMPLER_FORM
+        )
+    ((name, parameters),) = entries.items()
+    sampler: Sampler = made(name, parameters, _SAMPLERS, "sampler", where)
+    return sampler
+
+
+def _check(key: str, value: object, where: str) -> None:
+    """Raise where a value is of another kind than its key takes."""
+    if key in _LEAST:
+        least = _LEAST[key]
+        fits = _is_whole(value) and (least is None or value >= least)  # type: ignore[operator]
+        wanted = "a whole number" if least is None else f"a whole number from {least} on"
+    elif key in _SWITCHES:
+        fits, wanted = isinstance(value, bool), "true or false"
+    elif key in _TEXTS:
+        fits, wanted = isinstance(value, str), "a word"
+    elif key in _CHOICES:
+        entries = value if isinstance(value, list) else [value]
+        fits = all(isinstance(one, str) or _is_whole(one) for one in entries)
+        fits = fits or (key == "validation" and isinstance(value, float))
+        wanted = "names, numbers, 'first:last', '~name' or a file of names" + ", or a share" * (key == "validation")
+    elif key == "cost_limit":
+        fits, wanted = (_is_whole(value) or isinstance(value, float)) and value > 0, "a number above 0"  # type: ignore[operator]
+    else:  # memory_budget has many forms, which its own errors list
+        return
+    if not fits:
+        raise UsageError(f"{where}: {key} is {wanted}, got {short(value)}.")
+
+
+def _check_patch(patch: Mapping[str, Any], where: str) -> None:
+    size = patch["patch_size"]
+    sizes = size if isinstance(size, list) else [size]
+    if size is not None and not (sizes and all(_is_whole(one) and one >= 0 for one in sizes)):
+        raise UsageError(
+            f"{where}: patch_size is a whole number from 0 on, or one for each spatial axis, got {short(size)}.",
+            hint=_PATCH_FORM,
+        )
+    overlap = patch.get("overlap")
+    overlaps = overlap if isinstance(overlap, list) else [overlap]
+    if overlap is not None and not all(
+        isinstance(one, (int, float, str)) and not isinstance(one, bool) for one in overlaps
+    ):
+        raise UsageError(
+            f"{where}: overlap is voxels, a share of the patch, or one for each spatial axis, got {short(overlap)}.",
+            hint="Write `overlap: 16`, `overlap: 0.25` or `overlap: 25%`; null spreads patches with the least overlap.",
+        )
+    if patch.get("extend_slice") is not None:
+        _check("extend_slice", patch["extend_slice"], where)
+
+
+def _is_whole(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
 
 
 def _datasets(value: object, where: str, folder: Path) -> list[str]:
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list) or not entries or not all(isinstance(one, str) for one in entries):
-        raise UsageError(f"{where}: the data set is a path or a list of paths, got {value!r}.")
+        raise UsageError(f"{where}: the data set is a path or a list of paths, got {short(value)}.")
     return [one if "://" in one or Path(one).is_absolute() else str(folder / one) for one in entries]
 
 
@@ -162,15 +218,11 @@ def _mapping(value: object, where: str) -> Mapping[str, Any]:
     if value is None:
         return {}
     if not isinstance(value, Mapping):
-        raise UsageError(f"{where} is a mapping, got {value!r}.")
+        raise UsageError(f"{where} is a mapping, got {short(value)}.")
     return value
 
 
 def _known(given: Mapping[str, Any], keys: tuple[str, ...], where: str) -> None:
     unknown = next((key for key in given if key not in keys), None)
     if unknown is not None:
-        near = difflib.get_close_matches(str(unknown), keys, n=1)
-        raise UsageError(
-            f"{where}: there is no key {unknown!r}.",
-            hint=f"Did you mean {near[0]}?" if near else f"Known are {', '.join(keys)}.",
-        )
+        raise UsageError(f"{where}: there is no key {short(unknown)}.", hint=nearest(unknown, keys, "Known are"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -10,23 +11,36 @@ from mlarray.streaming.regimes import CaseRegime
 if TYPE_CHECKING:
     from mlarray.streaming.patch_stream import PatchStream
 
+_WIDTH = 80
+
 
 def explained(stream: PatchStream) -> str:
-    """Return the explanation of a stream as text, at most 80 characters wide but for tables."""
-    lines = [stream.cases.told, _amount(stream), stream.decision.line]
+    """Return the explanation of a stream as text, at most 80 columns wide."""
+    lines = [_filled(stream.cases.told), _filled(_amount(stream)), stream.decision.line]
     for group in stream.chains:
         lines += ["", _group(stream, group)]
     return "\n".join(lines)
 
 
 def _amount(stream: PatchStream) -> str:
-    size = " x ".join(str(n) if n else "free" for n in stream.patch_size)
+    size = "\N{NO-BREAK SPACE}x\N{NO-BREAK SPACE}".join(str(n) if n else "free" for n in stream.patch_size)
     ranks = f" on each of {stream.rank.world_size} ranks" if stream.rank.world_size > 1 else ""
-    copies = f", each with {stream.copies - 1} copies" if stream.copies > 1 else ""
+    copies = f", each with {_counted(stream.copies - 1, 'copy', 'copies')}" if stream.copies > 1 else ""
     return (
-        f"{len(stream.cases.cases)} cases{copies}: {stream.patches:,} patches of {size} in an epoch, "
-        f"{len(stream):,} batches of {stream.batch_size}{ranks}."
+        f"{_counted(len(stream.cases.cases), 'case', 'cases')}{copies}: "
+        f"{_counted(stream.patches, 'patch', 'patches')} of {size} in an epoch, "
+        f"{_counted(len(stream), 'batch', 'batches')} of\N{NO-BREAK SPACE}{stream.batch_size}{ranks}."
     )
+
+
+def _counted(count: int, one: str, several: str) -> str:
+    return f"{count:,} {one if count == 1 else several}"
+
+
+def _filled(text: str) -> str:
+    """Return a sentence wrapped between words, never within a path or a shape."""
+    filled = textwrap.fill(text, _WIDTH, break_long_words=False, break_on_hyphens=False)
+    return filled.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _group(stream: PatchStream, group: str) -> str:
@@ -44,5 +58,5 @@ def _group(stream: PatchStream, group: str) -> str:
         plan = stream.plan_as_judged(number, group, copy)
         if way is not CaseRegime.CACHE and not plan.source.in_parts:
             parts.append("  Its files cannot be read in parts; `mla convert` makes files that can.")
-        parts.append(str(plan.explain()))
+        parts.append(plan.explain().text(_WIDTH))
     return "\n".join(parts)

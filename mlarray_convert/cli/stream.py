@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,6 +14,7 @@ from mlarray_convert.report import ExitCode, json_lines
 
 if TYPE_CHECKING:
     from mlarray.streaming import PatchStream
+    from mlarray.streaming.meter import Rate
 
 
 @click.group(short_help="Show or measure a patch stream that a YAML file describes.")
@@ -34,7 +36,9 @@ def plan(config: Path, *, as_json: bool) -> int:
 
 @command.command(short_help="Measure patches per second and memory.")
 @click.argument("config", type=GivenPath(), metavar="STREAM.YAML")
-@click.option("--batches", type=click.IntRange(min=1), default=None, metavar="N", help="Per epoch; default: all.")
+@click.option(
+    "--batches", type=click.IntRange(min=1), default=None, metavar="N", help="At most, per epoch; default: all."
+)
 @click.option("--epochs", type=click.IntRange(min=1), default=1, show_default=True, metavar="N")
 @click.option(
     "--workers", type=click.IntRange(min=0), default=None, metavar="N", help="Default: as the stream decides."
@@ -51,31 +55,37 @@ def run(
     stream = PatchStream.from_config(config)
     if not as_json:
         click.echo(plain(stream.decision.line, keep="\n"))
-    loader = stream.loader(workers, torch=torch)
-    for epoch in range(epochs):
-        stream.set_epoch(epoch)
-        with MemoryCurve() as memory:
-            rate = measure_rate(loader, most=batches)
-        row: dict[str, object] = {
-            "epoch": epoch,
-            "batches": rate.batches,
-            "patches": rate.patches,
-            "patches_per_second": round(rate.patches_per_second, 2),
-            "first_batch_seconds": round(rate.first_seconds, 3),
-            "megabytes_per_second": round(rate.bytes / 1e6 / rate.seconds, 2) if rate.seconds else None,
-            "peak_memory_bytes": memory.peak,
-        }
-        if as_json:
-            click.echo(json_lines([row]), nl=False)
-        else:
-            click.echo(
-                f"epoch {epoch}: {rate.patches} patches in {rate.batches} batches, {rate.patches_per_second:.1f} patches/s, "
-                f"first batch after {rate.first_seconds:.2f} s, at most {memory.peak / 2**20:.0f} MiB of memory"
-            )
-    close = getattr(loader, "close", None)
-    if close is not None:
-        close()
+    with ExitStack() as stack:
+        stack.callback(stream.close)
+        loader = stream.loader(workers, torch=torch)
+        stack.callback(getattr(loader, "close", lambda: None))
+        for epoch in range(epochs):
+            stream.set_epoch(epoch)
+            with MemoryCurve() as memory:
+                rate = measure_rate(loader, most=batches)
+            shown = json_lines([_row(epoch, rate, memory.peak)]) if as_json else _line(epoch, rate, memory.peak)
+            click.echo(shown, nl=not as_json)
     return int(ExitCode.OK)
+
+
+def _line(epoch: int, rate: Rate, peak: int) -> str:
+    speed = "one batch has no rate" if rate.batches == 1 else f"{rate.patches_per_second:.1f} patches/s"
+    return (
+        f"epoch {epoch}   {speed}, {rate.patches} in {rate.batches} batches, "
+        f"first after {rate.first_seconds:.2f} s, peak {peak / 2**20:.0f} MiB"
+    )
+
+
+def _row(epoch: int, rate: Rate, peak: int) -> dict[str, object]:
+    return {
+        "epoch": epoch,
+        "batches": rate.batches,
+        "patches": rate.patches,
+        "patches_per_second": None if rate.batches == 1 else round(rate.patches_per_second, 2),
+        "first_batch_seconds": round(rate.first_seconds, 3),
+        "megabytes_per_second": round(rate.bytes / 1e6 / rate.seconds, 2) if rate.seconds else None,
+        "peak_memory_bytes": peak,
+    }
 
 
 def _facts(stream: PatchStream) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from enum import Enum
 
 import mlarray
-import mlarray.streaming
+import mlarray.streaming.meter
 import mlarray_convert
 
 DESCRIBED = ("MLArray", "Meta", "Region", "Geometry", "Axis", "ArraySpec", "Layout", "BlockGrid")

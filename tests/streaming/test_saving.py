@@ -16,6 +16,7 @@ import pytest
 
 from mlarray import MLArray, open_source
 from mlarray import transforms as T
+from mlarray.errors import UsageError
 from mlarray.streaming import PatchStream, plan
 
 BEFORE = (T.Canonical(), T.ResampleToResolution([1.5, 1.5, 1.5]), T.Clip(-500, 500))
@@ -64,6 +65,25 @@ def test_a_saved_case_gives_the_same_patches(dataset: Path, token: str, mode: st
     assert counted == (len(stream), stream.patches)
     assert len(list((dataset.parent / "saved").iterdir())) == 2
     assert_equal(arrays(stream_of(dataset, chain, mode=mode)), expected)
+
+
+@pytest.mark.parametrize("token", ["mla", "mha", "h5", "omezarr", "nii", "nrrd"])
+def test_what_was_saved_streams_as_was_promised(dataset: Path, token: str) -> None:
+    chain = [*BEFORE, T.Save(f"{dataset.parent / 'saved'}:{token}"), T.Clip(-1, 1)]
+    before = stream_of(dataset, chain)
+    promised = before.decision.regime
+    before.prepare()
+    entry = Path(chain[3].place("p0", "CT"))
+    written = entry.stat().st_mtime_ns
+    after = stream_of(dataset, chain)
+    after.prepare()
+    assert after.plan_as_judged(0, "CT").source.in_parts
+    assert (after.decision.regime, entry.stat().st_mtime_ns) == (promised, written)
+
+
+def test_a_format_that_is_not_written_is_refused_when_the_stream_is_made(dataset: Path) -> None:
+    with pytest.raises(UsageError, match="detached headers are read, not written"):
+        stream_of(dataset, [T.Save(f"{dataset.parent / 'saved'}:mhd")])
 
 
 def test_a_file_that_is_there_is_used_and_not_written_again(dataset: Path) -> None:
