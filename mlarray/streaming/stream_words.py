@@ -7,6 +7,7 @@ from collections import Counter
 from typing import TYPE_CHECKING
 
 from mlarray.streaming.regimes import CaseRegime
+from mlarray.streaming.saving import PromisedVolume
 
 if TYPE_CHECKING:
     from mlarray.streaming.patch_stream import PatchStream
@@ -56,6 +57,8 @@ def _group(stream: PatchStream, group: str) -> str:
     parts = [f"{group}: {counted}"]
     for way, (number, copy) in examples.items():
         plan = stream.plan_as_judged(number, group, copy)
+        if isinstance(plan.source, PromisedVolume):
+            parts.append(_filled(f"  Save writes {plan.source.saved.path} before its first patch."))
         if way is not CaseRegime.CACHE and not plan.source.in_parts:
             parts.append("  Its files cannot be read in parts; `mla convert` makes files that can.")
         parts.append(plan.explain().text(_WIDTH))

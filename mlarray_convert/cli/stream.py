@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mlarray.streaming.meter import Rate
 
 
-@click.group(short_help="Show or measure a patch stream that a YAML file describes.")
+@click.group(no_args_is_help=False, short_help="Show or measure a patch stream that a YAML file describes.")
 def command() -> None:
     """Show or measure the patch stream that a YAML file describes."""
 

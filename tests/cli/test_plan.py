@@ -79,7 +79,7 @@ def test_a_chain_is_a_list_or_a_mapping(data: Path) -> None:
         ("- Clip:\n  min_value: 3", "Parameters of Clip stand further to the right"),
         ("- Standardize\n- Clip: {min_value: 5", "chain.yaml, line 2, column 22: this is no YAML"),
         ("- Clip: {min_value: low}", "entry 1 (Clip)"),
-        ("- Percentage", "missing 1 required positional argument: 'baseline'. It takes baseline."),
+        ("- Percentage", "entry 1 (Percentage): it needs baseline. It takes baseline."),
         ("transforms: [Clip]\nother: 3", "there is no section 'other' beside transforms and augmentations"),
         ("transforms: 3", "chain.yaml, transforms: 3 is no list of transforms"),
         ("augmentations: [Flip]", "['Flip'] is no mapping of lists. Write `NAME: {nb: 10"),

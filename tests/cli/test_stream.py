@@ -199,6 +199,21 @@ def test_a_budget_that_cannot_fit_is_refused_before_it_starts(config: Path, caps
         config.write_text(STREAM, encoding="utf-8")
 
 
+def test_the_plan_says_what_save_will_write(config: Path, capsys: pytest.CaptureFixture) -> None:
+    saved = config.parent / "s"
+    edited(config, "transforms: [Canonical, Standardize]", f"transforms: [Canonical, Save: {{dataset: '{saved}'}}]")
+    assert run(["stream", "plan", str(config)]) == ExitCode.OK
+    assert f"Save writes {saved / 'a' / 'X.mla'}" in " ".join(capsys.readouterr().out.split())
+    PatchStream.from_config(config).prepare()
+    assert run(["stream", "plan", str(config)]) == ExitCode.OK
+    assert "Save writes" not in capsys.readouterr().out
+
+
+def test_without_a_word_it_says_that_one_is_missing(capsys: pytest.CaptureFixture) -> None:
+    assert run(["stream"]) == ExitCode.USAGE
+    assert "Missing command." in capsys.readouterr().err
+
+
 def test_values_of_a_file_can_be_replaced(config: Path) -> None:
     stream = PatchStream.from_config(config, batch_size=3, sampler=ForegroundPatches(6, "SEG"))
     assert (len(stream), len(stream.batch(0))) == (8, 3)
