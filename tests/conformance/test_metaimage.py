@@ -418,7 +418,7 @@ def test_a_header_that_cannot_be_right_is_refused_by_name(tmp_path: Path, change
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "no field ElementDataFile"),
+        (b"", "is empty"),
         (b"NDims = 3\n", "no field ElementDataFile"),
         (b"no header\nElementDataFile = LOCAL\n", "Key = Value"),
         (b"NDims = 3\nElementDataFile = LOCAL\n", "no field DimSize"),

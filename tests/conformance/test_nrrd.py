@@ -629,7 +629,7 @@ def test_a_header_that_cannot_be_right_is_refused_by_name(tmp_path: Path, change
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"", "begins with ''"),
+        (b"", "is empty"),
         (b"NRRD0009\n", "NRRD0001 to NRRD0005"),
         (b"NRRD0004\nnonsense\n\n", "no field, key or comment"),
         (b"NRRD0004\ntype: int8\ntype: int16\n\n", "'type' twice"),
