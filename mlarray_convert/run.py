@@ -35,10 +35,12 @@ from mlarray.sources.copy import TileDigest, copy, digest
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
+from mlarray.storage.publish import this_host
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
+from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.outcome import LOWER, Failure, Job, Outcome, Status, died, failed
 from mlarray_convert.places import size_of, version_of
 from mlarray_convert.plan import (
@@ -144,6 +146,7 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
     case.output.parent.mkdir(parents=True, exist_ok=True)
     _refuse_full_disk(plan)
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_leaving_nothing(case.output))
         memory = Memory.of(values, plan.spec, plan.target, request, limits)
         readable = values
         if plan.spool:
@@ -209,6 +212,20 @@ def _with_statistics(sink: Sink, work: _Work) -> list[str]:
         return [f"No statistics were stored: {error.message}"]
     work.done(sink.spec.nbytes)
     return []
+
+
+@contextlib.contextmanager
+def _leaving_nothing(output: Path) -> Iterator[None]:
+    """Remove what this process has left unfinished beside ``output``, should the block be left by an exception.
+
+    A sink removes what it wrote, but an order to stop may come while it is being made, when nobody has it yet.
+    """
+    try:
+        yield
+    except BaseException:
+        if not is_remote(output):
+            remove_leftovers([output.parent], dead=[(this_host(), os.getpid())])
+        raise
 
 
 def _take_chunks(

@@ -165,12 +165,15 @@ class MlaSink:
         self._finished = False
         self._pending = PendingFile(path)
         self.path = self._pending.path
-        if isinstance(options.kept, MlaSource):
-            self._create_like(options.kept)
-            return
         settled = self._storage.cparams is not None or spec.dtype.itemsize == 1 or spec.size == 0
-        if options.sample is not None or settled:
-            self._allocate(options.sample, "the centre")
+        try:
+            if isinstance(options.kept, MlaSource):
+                self._create_like(options.kept)
+            elif options.sample is not None or settled:
+                self._allocate(options.sample, "the centre")
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block``, which covers whole chunks except at the border, at ``region``."""
@@ -238,9 +241,9 @@ class MlaSink:
         made = allocate(
             self.spec, self._storage, path=self.path, sample=sample, place=place, threads=self._options.threads
         )
-        integrity.mark_unfinished(made.store)
         made.store.pack_chunks(self._options.at_once)
         self._store, self._fields = made.store, made.fields
+        integrity.mark_unfinished(made.store)
 
     def _create_like(self, source: MlaSource) -> None:
         """Create the store with the layout and the compression parameters of a source, and say so."""

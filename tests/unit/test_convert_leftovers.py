@@ -4,9 +4,18 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
+import numpy as np
+import pytest
+
+from mlarray.formats import plugins
+from mlarray.formats.table import FORMATS, Format
 from mlarray.storage.publish import PendingFile, part_owner
+from mlarray_convert.discovery import discover
 from mlarray_convert.leftovers import remove_leftovers
+from mlarray_convert.request import make_request
+from mlarray_convert.run import Job, run_case
 
 
 def part(folder: Path, pid: int, host: str | None = None) -> Path:
@@ -68,3 +77,27 @@ def test_the_folder_of_a_dead_process_is_removed_with_all_that_is_in_it(tmp_path
     (path / "0" / "c" / "1").write_bytes(b"half")
     assert remove_leftovers([tmp_path]) == (path,)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_order_to_stop_while_an_output_is_being_made_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def open_sink(path: Path, *_: object) -> None:
+        PendingFile(path).path.touch()
+        raise SystemExit(143)  # as SIGTERM does, before the sink has been handed over
+
+    module = ModuleType("mlarray.formats.stopping")
+    module.open_sink, module.losses = open_sink, lambda *_: ()  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    monkeypatch.setattr(plugins, "FORMATS", (*FORMATS, Format("stopping", "Stopping", (".stop",), "stopping")))
+    plugins.all_formats.cache_clear()
+    try:
+        np.save(tmp_path / "a.npy", np.zeros((2, 3, 4)))
+        request = make_request(tmp_path / "a.npy", tmp_path / "out" / "a.stop")
+        (case,) = discover(request).cases
+        with pytest.raises(SystemExit):
+            run_case(Job(case, request, 10**9, 1), lambda share: None)
+    finally:
+        monkeypatch.undo()
+        plugins.all_formats.cache_clear()
+    assert list((tmp_path / "out").iterdir()) == []
