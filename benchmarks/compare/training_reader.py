@@ -9,7 +9,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cold_reader import drop
+import numpy as np
+from pages import drop
 
 from mlarray import transforms as T
 from mlarray.streaming import PatchStream
@@ -34,7 +35,7 @@ class Zeros:
     def __getitem__(self, index: int) -> Any:
         import torch
 
-        return torch.zeros(BATCH, 1, PATCH, PATCH, PATCH)
+        return torch.from_numpy(np.zeros((BATCH, 1, PATCH, PATCH, PATCH), np.float32))
 
 
 class Beginning:
