@@ -15,7 +15,7 @@ The volume is made here, in bounded memory: CT-like int16, sagittal planes, so t
 file is there at a time when memory is measured.
 
     python benchmarks/compare/training.py SCRATCH [--gib 16] [--rate-gib 2] [--only memory|rate] [--formats mha,mla]
-        [--konfai PYTHON] [--rounds 9] [--json FILE]
+        [--konfai PYTHON] [--rounds 9] [--json FILE] [--svg FILE]
 """
 
 from __future__ import annotations
@@ -319,6 +319,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--konfai", type=Path, help="interpreter of an environment with KonfAI")
     parser.add_argument("--keep", action="store_true", help="leave the files of the rate for another run")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--svg", type=Path, help="picture of memory over time")
     given = parser.parse_args(arguments)
     if sys.platform != "linux":
         sys.exit("Memory is looked at and pages are dropped on Linux only.")
@@ -334,6 +335,11 @@ def main(arguments: Sequence[str] | None = None) -> None:
     show(results)
     show_bounds(results["checks"])
     write_json(given.json, results)
+    if given.svg is not None and "memory" in results:
+        sys.path.append(str(HERE.parent / "report"))
+        from training_picture import picture_of
+
+        given.svg.write_text(picture_of([results["memory"]]), encoding="utf-8")
 
 
 if __name__ == "__main__":
