@@ -14,7 +14,7 @@ from pages import drop
 
 from mlarray import transforms as T
 from mlarray.streaming import PatchStream
-from mlarray.streaming.batch import Batch
+from mlarray.streaming.batch import Batch, Stack
 from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.meter import measure_rate
 from mlarray.streaming.samplers import GridPatches, RandomPatches
@@ -53,8 +53,8 @@ class Beginning:
     def set_epoch(self, epoch: int) -> None:
         self.stream.set_epoch(epoch)
 
-    def batch(self, index: int) -> Batch:
-        return self.stream.batch(index)
+    def batch(self, index: int, *, stack: Stack = np.stack) -> Batch:
+        return self.stream.batch(index, stack=stack)
 
 
 class Trainer:
@@ -105,7 +105,7 @@ class Trainer:
     def epoch(self, number: int) -> dict[str, Any]:
         """Go through an epoch."""
         self._stream.set_epoch(number)
-        rate = measure_rate(self._batches())
+        rate = measure_rate(self._loader)
         return {"patches": rate.patches, "seconds": rate.seconds, "first_seconds": rate.first_seconds}
 
     def forget(self) -> dict[str, Any]:
@@ -126,11 +126,6 @@ class Trainer:
             self._loader: Any = torch_loader(self._stream, workers=self._workers)
         else:
             self._loader = WorkerLoader(self._stream, workers=self._workers)
-
-    def _batches(self) -> Any:
-        if not self._torch:
-            return self._loader
-        return (Batch({"CT": batch["CT"].numpy()}, batch.samples) for batch in self._loader)
 
 
 def main() -> None:

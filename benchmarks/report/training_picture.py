@@ -1,6 +1,6 @@
 """What does the memory of a training run look like over time? One panel per file, drawn from what ``compare/training.py`` wrote.
 
-    python benchmarks/report/training_picture.py RESULTS.json... PICTURE.svg
+python benchmarks/report/training_picture.py RESULTS.json... PICTURE.svg
 """
 
 from __future__ import annotations
