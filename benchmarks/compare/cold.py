@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from cold_reader import drop
 from environments import python_of
+from pages import drop
 from peer_process import Peer, together
 from peers import draw
 from slow_mount import compiled, mounted, why_no_fuse

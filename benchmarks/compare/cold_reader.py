@@ -10,6 +10,7 @@ from typing import Any
 
 import blosc2
 import numpy as np
+from pages import drop
 
 import mlarray
 from mlarray import MLArray, Region
@@ -77,15 +78,6 @@ class Worker:
                 drop(step["path"])
             seconds.append(self.sample(method, step["path"], [step["region"]])["seconds"])
         return {"seconds": seconds}
-
-
-def drop(path: str) -> None:
-    """Drop the pages of a file, which nobody may have mapped."""
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)
-    finally:
-        os.close(descriptor)
 
 
 def main() -> None:

@@ -12,7 +12,7 @@ from types import TracebackType
 from typing import Any, Self
 
 # One thread each: what is compared is one reader.
-_ONE_THREAD = {
+ONE_THREAD = {
     **{f"{library}_NUM_THREADS": "1" for library in ("OMP", "OPENBLAS", "MKL", "RAYON")},
     "BLOSC_NTHREADS": "1",
     "ITK_GLOBAL_DEFAULT_NUMBER_OF_THREADS": "1",
@@ -32,13 +32,21 @@ class Peer:
         Of the script.
     environment : mapping, optional
         Variables that differ from those of one thread each.
+    threads : mapping
+        Variables that say how many threads libraries start; an empty one leaves that to them.
     """
 
     def __init__(
-        self, python: Path, script: Path, arguments: Sequence[str] = (), environment: Mapping[str, str] | None = None
+        self,
+        python: Path,
+        script: Path,
+        arguments: Sequence[str] = (),
+        environment: Mapping[str, str] | None = None,
+        *,
+        threads: Mapping[str, str] = ONE_THREAD,
     ) -> None:
         self.name = " ".join(arguments)
-        variables = {**os.environ, **_ONE_THREAD, "PYTHONWARNINGS": "ignore", **(environment or {})}
+        variables = {**os.environ, **threads, "PYTHONWARNINGS": "ignore", **(environment or {})}
         self._process = subprocess.Popen(
             [str(python), str(script), *arguments],
             stdin=subprocess.PIPE,
@@ -54,6 +62,11 @@ class Peer:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.close()
+
+    @property
+    def pid(self) -> int:
+        """Number of the process."""
+        return self._process.pid
 
     def tell(self, **message: Any) -> None:
         """Send a message without waiting."""

@@ -62,34 +62,42 @@ def planes(count: int) -> Iterator[np.ndarray]:
     """Yield planes of noisy organs in air, no two alike."""
     rng = np.random.default_rng(3)
     noise = rng.normal(0, 18, (32, *PLANE)).astype(np.int16)
-    y, x = np.ogrid[tuple(slice(-1, 1, complex(n)) for n in PLANE)]
-    waves = [60 * np.sin(7 * x + phase) * np.cos(5 * y - phase) for phase in (0.0, 1.0, 2.0, 3.0)]
+    y, x = (np.linspace(-1, 1, n, dtype=np.float32).reshape(s) for n, s in zip(PLANE, ((-1, 1), (1, -1)), strict=True))
+    waves = [60 * np.sin(7 * x + phase) * np.cos(5 * y - phase) + 40 for phase in np.arange(4, dtype=np.float32)]
+    radius = (x / 0.8) ** 2 + (y / 0.9) ** 2
     for z in range(count):
-        across = 1 - (2 * z / count - 1) ** 2
-        inside = (x / 0.8) ** 2 + (y / 0.9) ** 2 < across
-        share = np.float32(z % 128 / 128)
-        organ = waves[z // 128 % 4] * (1 - share) + waves[(z // 128 + 1) % 4] * share + 40
-        yield np.where(inside, organ, -1000).astype(np.int16) + np.roll(noise[z % 32], (z // 32) * 37, axis=1)
+        first, second = (waves[(z // 128 + one) % 4] for one in (0, 1))
+        plane = ((second - first) * np.float32(z % 128 / 128) + first).astype(np.int16)
+        plane[radius >= 1 - (2 * z / count - 1) ** 2] = -1000
+        shift = (z // 32) * 37 % PLANE[1]
+        plane[:, shift:] += noise[z % 32, :, : PLANE[1] - shift]
+        plane[:, :shift] += noise[z % 32, :, PLANE[1] - shift :]
+        yield plane
 
 
-def make_files(folder: Path, count: int) -> dict[str, Path]:
-    """Write the volume as both files, unless they are there."""
-    folder.mkdir(parents=True, exist_ok=True)
-    paths = {kind: folder / f"volume.{kind}" for kind in ("mha", "mla")}
+def write_mha(path: Path, count: int) -> None:
+    """Write planes as an uncompressed MetaImage."""
     columns = " ".join(f"{value:g}" for value in SAGITTAL[:, ::-1].T.ravel())  # of x, y, z, as MetaImage names axes
     header = (
         f"ObjectType = Image\nNDims = 3\nBinaryData = True\nBinaryDataByteOrderMSB = False\nCompressedData = False\n"
         f"TransformMatrix = {columns}\nOffset = 0 0 0\nElementSpacing = {' '.join(map(str, SPACING[::-1]))}\n"
         f"DimSize = {PLANE[1]} {PLANE[0]} {count}\nElementType = MET_SHORT\nElementDataFile = LOCAL\n"
     )
+    unfinished = path.with_suffix(".part")
+    with unfinished.open("wb") as file:
+        file.write(header.encode())
+        for plane in planes(count):
+            file.write(plane.tobytes())
+    unfinished.rename(path)
+
+
+def make_files(folder: Path, count: int) -> dict[str, Path]:
+    """Write the volume as both files, unless they are there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    paths = {kind: folder / f"volume.{kind}" for kind in ("mha", "mla")}
     if not paths["mha"].exists():
         print(f"making {paths['mha'].name}", flush=True)
-        unfinished = paths["mha"].with_suffix(".part")
-        with unfinished.open("wb") as file:
-            file.write(header.encode())
-            for plane in planes(count):
-                file.write(plane.tobytes())
-        unfinished.rename(paths["mha"])
+        write_mha(paths["mha"], count)
     if not paths["mla"].exists():
         print(f"making {paths['mla'].name}", flush=True)
         convert = [str(Path(sys.executable).with_name("mla")), "convert", str(paths["mha"]), "-o", str(paths["mla"])]

@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cold_reader import drop
+from pages import drop
 
 import mlarray
 from mlarray import transforms as T

@@ -7,13 +7,13 @@ indices are ``(epoch, batch)``, so that workers that outlive an epoch learn of t
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, get_worker_info
+from torch.utils.data import DataLoader, default_collate, get_worker_info
 
 from mlarray.streaming.batch import Batch, Sample
 from mlarray.streaming.loader import BatchStream
@@ -109,7 +109,16 @@ class TorchPatches:
         if epoch != self.stream.epoch:
             self.stream.set_epoch(epoch)
         _seed_worker(epoch, number)
-        return as_tensors(self.stream.batch(number))
+        if get_worker_info() is None:
+            return as_tensors(self.stream.batch(number))
+        tensors: list[torch.Tensor] = []
+
+        def shared(arrays: Sequence[NDArray]) -> NDArray:
+            tensors.append(default_collate([tensor_of(array) for array in arrays]))
+            return tensors[-1].numpy()
+
+        batch = self.stream.batch(number, stack=shared)  # in memory that the loader's process sees, and nowhere else
+        return _with_views(dict(zip(batch.arrays, tensors, strict=True)), batch.samples)
 
 
 class EpochBatches:

@@ -5,8 +5,9 @@ A batch is one block of memory per group; its samples are views of that block, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +17,7 @@ from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 
+Stack: TypeAlias = Callable[[Sequence[NDArray]], NDArray]
 _WORLD_AXES = 3
 
 
@@ -121,8 +123,15 @@ class Batch:
         object.__setattr__(self, "samples", samples)
 
     @classmethod
-    def of(cls, samples: Sequence[Sample]) -> Batch:
+    def of(cls, samples: Sequence[Sample], *, stack: Stack = np.stack) -> Batch:
         """Return the batch of samples, whose arrays are copied into one block per group.
+
+        Parameters
+        ----------
+        samples : sequence of Sample
+            At least one.
+        stack : callable
+            Makes the block of arrays of one shape; called once per group, in order. Default: :func:`numpy.stack`.
 
         Raises
         ------
@@ -140,7 +149,7 @@ class Batch:
                     f"Patches of one batch have one shape and dtype, those of {group!r} have {listed}.",
                     hint="Give a patch size without free axes, or batch_size=1.",
                 )
-            arrays[group] = np.stack([sample.arrays[group] for sample in samples])
+            arrays[group] = stack([sample.arrays[group] for sample in samples])
         return cls(arrays, tuple(samples))
 
     def __len__(self) -> int:

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from mlarray.errors import UsageError, WorkerError
-from mlarray.streaming.batch import Batch
+from mlarray.streaming.batch import Batch, Stack
 from mlarray.streaming.handover import Inbox, give
 
 _STOP_SECONDS = 2.0
@@ -51,8 +51,8 @@ class BatchStream(Protocol):
     def set_epoch(self, epoch: int) -> None:
         """Make another epoch the current one."""
 
-    def batch(self, index: int) -> Batch:
-        """Return a batch of the current epoch."""
+    def batch(self, index: int, *, stack: Stack = ...) -> Batch:
+        """Return a batch of the current epoch, its arrays made by ``stack``, see :meth:`Batch.of`."""
 
 
 @dataclass(slots=True, eq=False)

@@ -15,11 +15,13 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
 
+import numpy as np
+
 from mlarray.errors import UsageError
 from mlarray.machine import this_machine
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.streaming.batch import Batch, Sample
+from mlarray.streaming.batch import Batch, Sample, Stack
 from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
@@ -286,18 +288,20 @@ class PatchStream:
 
     # --- patches -----------------------------------------------------------------------------------------------------
 
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int, *, stack: Stack = np.stack) -> Batch:
         """Return a batch of this epoch, whoever asks and whatever was asked before.
 
         Parameters
         ----------
         index : int
             0 to ``len(stream) - 1``.
+        stack : callable
+            Where the arrays of a group go, see :meth:`Batch.of`.
         """
         positions, repeated = self._batches[index]
         places = enumerate(zip(self._order[positions], repeated, strict=True))
         samples = [self._sample(entry, place, repeated=bool(again)) for place, (entry, again) in places]
-        return Batch.of(samples)
+        return Batch.of(samples, stack=stack)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of this epoch from where the stream stands, computed in this process."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
@@ -165,8 +165,9 @@ def canonical_direction(geometry: Geometry) -> npt.NDArray[np.float64]:
     return np.asarray(columns_xyz[:, ::-1])
 
 
+@lru_cache(maxsize=256)
 def canonical_axes(geometry: Geometry) -> Axes | None:
-    """Return the axes of the canonical orientation, or None for an oblique volume."""
+    """Return the axes of the canonical orientation, or None for an oblique volume. Every patch of a volume asks."""
     return signed_permutation(np.linalg.inv(geometry.direction) @ canonical_direction(geometry))
 
 

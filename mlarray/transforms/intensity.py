@@ -212,7 +212,8 @@ def clipped(block: NDArray, low: Any, high: Any) -> NDArray:
     if block.dtype.kind == "b":
         return clipped(block.view(np.uint8), _as_uint8(low), _as_uint8(high)).view(np.bool_)
     values = block if low is None else np.maximum(block, low)
-    values = values if high is None else np.minimum(values, high)
+    if high is not None:
+        values = np.minimum(values, high, out=None if low is None else values)
     if block.dtype.kind == "f" and (low == 0 or high == 0):
         # Which of 0.0 and -0.0 is larger depends on where a vector loop ends; after adding 0 there is no -0.0.
         values += values.dtype.type(0)

@@ -14,7 +14,7 @@ import numpy as np
 from mlarray.errors import UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
-from mlarray.streaming.batch import Batch, Sample
+from mlarray.streaming.batch import Batch, Sample, Stack
 
 GEOMETRY = Geometry.from_parts(spacing=(3.0, 2.0, 1.0), origin=(-10.0, 20.0, 30.0), coord_system="LPS")
 
@@ -34,12 +34,12 @@ class Numbers:
     def set_epoch(self, epoch: int) -> None:
         self.epoch, self.first = epoch, 0
 
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int, *, stack: Stack = np.stack) -> Batch:
         region = Region.at((index,) * len(self.shape), self.shape)
         value = self.epoch * 1000 + index
         arrays = {"CT": np.full((1, *self.shape), value, np.float32), "SEG": np.full((1, *self.shape), index, np.uint8)}
         geometry = {"CT": GEOMETRY.cropped(region), "SEG": GEOMETRY.cropped(region)} if len(self.shape) == 3 else {}
-        return Batch.of([Sample(arrays, f"case_{index}", os.getpid(), region, geometry) for _ in range(2)])
+        return Batch.of([Sample(arrays, f"case_{index}", os.getpid(), region, geometry) for _ in range(2)], stack=stack)
 
 
 class Acting(Numbers):
@@ -49,10 +49,10 @@ class Acting(Numbers):
         super().__init__(count)
         self.action = action
 
-    def batch(self, index: int) -> Batch:
+    def batch(self, index: int, *, stack: Stack = np.stack) -> Batch:
         if index == 3:
             self.action()
-        return super().batch(index)
+        return super().batch(index, stack=stack)
 
 
 def kill() -> None:

@@ -17,7 +17,7 @@ torch = pytest.importorskip("torch", reason="needs torch")
 from mlarray.errors import UsageError  # noqa: E402
 from mlarray.integrations.torch import TorchBatch, TorchPatches, as_tensors, torch_loader  # noqa: E402
 from mlarray.region import Region  # noqa: E402
-from mlarray.streaming.batch import Batch, Sample  # noqa: E402
+from mlarray.streaming.batch import Batch, Sample, Stack  # noqa: E402
 from mlarray.streaming.loader import WorkerLoader  # noqa: E402
 
 from . import stream_stand_ins as acts  # noqa: E402
@@ -30,8 +30,8 @@ START = [(0, None), (1, "spawn"), *([(2, "fork"), (3, "fork")] if sys.platform =
 
 
 class DrawsGlobally(Numbers):
-    def batch(self, index: int) -> Batch:
-        batch = super().batch(index)
+    def batch(self, index: int, *, stack: Stack = np.stack) -> Batch:
+        batch = super().batch(index, stack=stack)
         batch["CT"][0].fill(random.random())
         batch["CT"][1].fill(np.random.random())  # noqa: NPY002 what code of others does
         batch["SEG"].fill(int(torch.randint(255, ())))
