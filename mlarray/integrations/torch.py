@@ -115,7 +115,8 @@ class TorchPatches:
 
         def shared(arrays: Sequence[NDArray]) -> NDArray:
             tensors.append(default_collate([tensor_of(array) for array in arrays]))
-            return tensors[-1].numpy()
+            stacked: NDArray = tensors[-1].numpy()
+            return stacked
 
         batch = self.stream.batch(number, stack=shared)  # in memory that the loader's process sees, and nowhere else
         return _with_views(dict(zip(batch.arrays, tensors, strict=True)), batch.samples)
