@@ -18,12 +18,12 @@ from mlarray.errors import IntegrityError, MLArrayError, UsageError
 from mlarray.formats.registry import module_of
 from mlarray.layout import PatchSize
 from mlarray.machine import Machine, this_machine
+from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import PendingFile, alone
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, Discovery, discover, group_of
 from mlarray_convert.executor import Advanced, Broken, Done, Executor, Lost, Started, Work
 from mlarray_convert.interrupts import sigterm_as_interrupt
-from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.outcome import Failure, Job, Outcome, Status, died, failed
 from mlarray_convert.places import size_of
 from mlarray_convert.pool import Pool

@@ -35,12 +35,12 @@ from mlarray.sources.copy import TileDigest, copy, digest
 from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
+from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import this_host
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
 from mlarray_convert.labels import IntegerSource, is_narrow, scan_labels
-from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.outcome import LOWER, Failure, Job, Outcome, Status, died, failed
 from mlarray_convert.places import size_of, version_of
 from mlarray_convert.plan import (

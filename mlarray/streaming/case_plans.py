@@ -293,12 +293,22 @@ class CasePlans:
         self._open[key] = self._base[key]
         self._open.move_to_end(key)
         while len(self._open) > OPEN_FILES:
-            self._open.popitem(last=False)[1].close()
+            oldest, plan_ = self._open.popitem(last=False)
+            plan_.close()
+            if plan_.origin is not None:
+                self._forget(oldest)
         return self._base[key]
+
+    def _forget(self, key: tuple[int, str]) -> None:
+        """Plan anew at the next use: another stream may have written another file to where this one saves."""
+        del self._base[key]
+        for place in [place for place in self._streams if place[:2] == key]:
+            del self._streams[place]
 
     def __getstate__(self) -> dict[str, Any]:
         empty: dict[str, Any] = {name: OrderedDict() for name in ("_results", "_whole_copies", "_streams", "_open")}
-        return {**self.__dict__, **empty, "_lock": None}
+        lasting = {key: plan_ for key, plan_ in self._base.items() if plan_.origin is None}
+        return {**self.__dict__, **empty, "_base": lasting, "_lock": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)

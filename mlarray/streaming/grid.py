@@ -152,7 +152,7 @@ def _voxels(one: float | str, patch: int) -> int:
 
 
 def _per_axis(value: int | Sequence[int], count: int, name: str) -> tuple[int, ...]:
-    sizes = (value,) * count if isinstance(value, int) else tuple(int(entry) for entry in value)
+    sizes = tuple(int(entry) for entry in value) if isinstance(value, Sequence) else (int(value),) * count
     if len(sizes) != count:
         raise UsageError(f"{name} needs one entry per spatial axis, {count} here, got {len(sizes)}: {sizes}.")
     return sizes

@@ -38,6 +38,7 @@ from mlarray.streaming.ranks import deal, this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.samplers import GridPatches, Sampler
+from mlarray.streaming.stream_arguments import chains_of, check_sampler, check_saves, patch_extents, whole
 from mlarray.streaming.stream_config import load_stream
 from mlarray.streaming.stream_words import explained
 from mlarray.transforms.augmentations.lists import Lists
@@ -146,12 +147,12 @@ class PatchStream:
             raise UsageError(f"mode is one of {', '.join(MODES)}, got {mode!r}.")
         if part not in PARTS:
             raise UsageError(f"part is one of {', '.join(PARTS)}, got {part!r}.")
-        if batch_size < 1 or lanes < 1:
-            raise UsageError(f"batch_size and lanes are numbers from 1 on, got {batch_size} and {lanes}.")
+        batch_size, lanes = whole("batch_size", batch_size, 1), whole("lanes", lanes, 1)
+        patch_size = patch_extents(patch_size)
+        if shuffle_window is not None:
+            shuffle_window = whole("shuffle_window", shuffle_window, 1)
         self.mode = mode
-        self.chains = {name: _chain(value) for name, value in groups.items()}
-        if not self.chains:
-            raise UsageError("groups names no group.", hint='Write groups={"CT": [...]}, a chain for each group.')
+        self.chains = chains_of(groups)
         for name, chain in self.chains.items():
             check_patch_transforms(
                 chain.patch_transforms,
@@ -167,6 +168,8 @@ class PatchStream:
         self.shuffle_window = shuffle_window
         self.inline_augmentations = inline_augmentations
         self.sampler: Sampler = GridPatches(overlap) if sampler is None else sampler
+        check_sampler(self.sampler, self.chains)
+        check_saves(self.cases.cases, self.chains)
         settings = PlanSettings(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
         self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1, root=self.cases.root)
         check_grids(self._plans)
@@ -257,9 +260,7 @@ class PatchStream:
 
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch: another order, other positions, and, with ``inline_augmentations``, other draws."""
-        if epoch < 0:
-            raise UsageError(f"An epoch is a number from 0 on, got {epoch}.")
-        self.epoch, self.first = epoch, 0
+        self.epoch, self.first = whole("An epoch", epoch, 0), 0
         self._places.set_epoch(epoch, draws=self._draw_epoch)
         counts = self._places.counts(self._own_cases, self.copies)
         self._order = epoch_order(counts, seed=self.seed, epoch=epoch, shuffle=self.shuffle, window=self.shuffle_window)
@@ -277,13 +278,16 @@ class PatchStream:
         UsageError
             The state is of another stream: other cases, chains, seed, batch size or number of ranks.
         """
-        epoch, batch = state.get("epoch"), state.get("batch")
-        if not isinstance(epoch, int) or not isinstance(batch, int) or state.get("stream") != self._identity():
+        known = state if isinstance(state, Mapping) else {}
+        epoch, batch = known.get("epoch"), known.get("batch")
+        if not isinstance(epoch, int) or not isinstance(batch, int) or known.get("stream") != self._identity():
             raise UsageError(
-                f"The state {dict(state)} is not of this stream.",
+                f"The state {state!r} is not of this stream.",
                 hint="Resume with the cases, chains, seed, batch size and number of ranks of the run that stopped.",
             )
         self.set_epoch(epoch)
+        if not 0 <= batch <= len(self):
+            raise UsageError(f"The state begins with batch {batch} of an epoch that has {len(self)}.")
         self.first = batch
 
     # --- patches -----------------------------------------------------------------------------------------------------
@@ -445,7 +449,3 @@ class PatchStream:
             return tuple(everyone)
         sizes = [math.prod(self._plans.base(case, self._first).result.shape) for case in everyone]
         return deal(sizes, self.rank.world_size)[self.rank.rank]
-
-
-def _chain(value: Sequence[Transform] | GroupChain) -> GroupChain:
-    return value if isinstance(value, GroupChain) else GroupChain(value)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
@@ -27,6 +26,8 @@ from mlarray.formats.registry import open_source
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
+from mlarray.storage.leftovers import remove_leftovers
+from mlarray.storage.publish import part_path, remove_tree
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.plan_source import write_result
 from mlarray.streaming.planning import plan as plan_of
@@ -101,18 +102,20 @@ class PatchWriter:
         self._weights = weights
         self._window: dict[tuple[int, ...], NDArray] = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._scratch = tempfile.TemporaryDirectory(dir=self.path.parent, prefix=f".{self.path.name}.", suffix=".part")
+        remove_leftovers([self.path.parent])
+        self._scratch = part_path(self.path)
+        self._scratch.mkdir()
         shape = plan.result.shape
         space = default_axes(len(shape))
         self._spec = ArraySpec(
             (channels, *shape), np.dtype(dtype), (Axis("c", "channel"), *space), plan.result.geometry
         )
         self._tile = tuple(min(_TILE, n) for n in shape)
-        self._collected = Path(self._scratch.name) / "collected.mla"
+        self._collected = self._scratch / "collected.mla"
         block = (1, *(min(_BLOCK, n) for n in self._tile))
         layout = {"patch_size": None, "chunk_size": (channels, *self._tile), "block_size": block}
         self._sink = mla.open_sink(self._collected, self._spec, SourceInfo(), SinkOptions(layout))
-        self._sums = _Tiles((channels + 1, *self._tile), max(1, memory), Path(self._scratch.name) / "sums.raw")
+        self._sums = _Tiles((channels + 1, *self._tile), max(1, memory), self._scratch / "sums.raw")
         self._missing = self._patches_per_tile()
         self._seen = np.zeros([len(line) for line in plan.grid.starts], np.bool_)
         self._done = False
@@ -185,7 +188,7 @@ class PatchWriter:
             self._done = True
             self._sink.abort()
             self._sums.close()
-            self._scratch.cleanup()
+            remove_tree(self._scratch)
 
     def __enter__(self) -> Self:
         return self

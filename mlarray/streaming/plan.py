@@ -73,7 +73,7 @@ class Plan:
         self._patch_size, self._overlap = patch_size, overlap
         self.grid: PatchGrid = patch_grid(chain.result.shape, patch_size, overlap)
         declared = 0 if patch_size is None else patch_size
-        self.patch_size = (declared,) * chain.result.ndim if isinstance(declared, int) else tuple(declared)
+        self.patch_size = tuple(declared) if isinstance(declared, Sequence) else (int(declared),) * chain.result.ndim
         self.verdict: Verdict = judge(chain, self.patch_size, strict=strict, cost_limit=cost_limit)
         self.strict = strict
         self.cost_limit = cost_limit

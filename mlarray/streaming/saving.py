@@ -18,6 +18,7 @@ from mlarray.errors import FormatError, MLArrayError, UsageError
 from mlarray.formats.registry import format_of_name, open_source
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source, SourceInfo
+from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import alone
 from mlarray.storage.remote import as_path
 from mlarray.streaming.fingerprint import fingerprint
@@ -93,16 +94,22 @@ class Saved:
 
     def write(self) -> VolumeSource:
         """Write the file unless another process does meanwhile, and return what :meth:`opened` does."""
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        prefix = self.prefix()  # earlier entries are written before the lock is taken: they may lie in the same folder
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UsageError(
+                f"Save cannot write {self.path}: {error.strerror}.", hint="Save into another folder."
+            ) from error
         with alone(self.path.parent):
+            remove_leftovers([self.path.parent])
             found = self.opened()
             if found is None:
-                prefix = self.prefix()
                 record = {_KEY: {"mark": self.mark, "attributes": _plain(prefix.attributes)}}
                 write_result(prefix, self.path, storage=self.storage, record=record)
-                prefix.close()
                 found = self._volume(open_source(self.path), prefix.attributes)
-            return found
+        prefix.close()
+        return found
 
     def _volume(self, source: Source, attributes: Attributes) -> VolumeSource:
         return VolumeSource(source, case=self.result.chain.stored.case, attributes=attributes)

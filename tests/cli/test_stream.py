@@ -217,5 +217,5 @@ def test_without_a_word_it_says_that_one_is_missing(capsys: pytest.CaptureFixtur
 def test_values_of_a_file_can_be_replaced(config: Path) -> None:
     stream = PatchStream.from_config(config, batch_size=3, sampler=ForegroundPatches(6, "SEG"))
     assert (len(stream), len(stream.batch(0))) == (8, 3)
-    with pytest.raises(UsageError, match="batch_size and lanes"):
+    with pytest.raises(UsageError, match="batch_size is a whole number from 1 on"):
         PatchStream.from_config(config, batch_size=0)

@@ -209,6 +209,20 @@ def test_a_state_of_another_stream_is_refused(dataset: Path, other: dict[str, An
         stream_of(dataset, **other).resume(state)
 
 
+@pytest.mark.parametrize("batch", [-1, 10**6])
+def test_a_state_beyond_the_epoch_is_refused(dataset: Path, batch: int) -> None:
+    stream = stream_of(dataset)
+    with pytest.raises(UsageError, match=f"begins with batch {batch} of an epoch that has {len(stream)}"):
+        stream.resume({**stream.state(0), "batch": batch})
+    with pytest.raises(UsageError, match="is not of this stream"):
+        stream.resume(None)  # type: ignore[arg-type]
+
+
+def test_integers_of_numpy_are_integers(dataset: Path) -> None:
+    found = stream_of(dataset, patch_size=np.int64(9), batch_size=np.int32(2))
+    assert digest(found) == digest(stream_of(dataset, patch_size=9, batch_size=2))
+
+
 # --- prediction and evaluation ----------------------------------------------------------------------------------------
 
 
@@ -305,8 +319,20 @@ def test_groups_on_different_grids_are_refused_by_case(dataset: Path) -> None:
     [
         ({"mode": "test"}, "mode is one of"),
         ({"part": "test"}, "part is one of train, validation, got 'test'"),
-        ({"batch_size": 0}, "batch_size and lanes are numbers from 1 on, got 0 and 1"),
-        ({"lanes": 0}, "got 3 and 0"),
+        ({"batch_size": 0}, "batch_size is a whole number from 1 on, got 0"),
+        ({"batch_size": "2"}, "batch_size is a whole number from 1 on, got '2'"),
+        ({"lanes": 0}, "lanes is a whole number from 1 on, got 0"),
+        ({"shuffle_window": 0}, "shuffle_window is a whole number from 1 on, got 0"),
+        ({"patch_size": 1.5}, "patch_size is a whole number from 0 on, got 1.5"),
+        ({"patch_size": "16"}, "patch_size is a whole number from 0 on, got '16'"),
+        ({"patch_size": [8, 8, -1]}, "An extent of patch_size is a whole number from 0 on, got -1"),
+        ({"groups": ["CT"]}, "groups names no group"),
+        ({"groups": {"CT": T.Clip(0, 1)}}, "The chain of 'CT' is Clip"),
+        ({"sampler": RandomPatches}, "not a sampler"),
+        (
+            {"sampler": ForegroundPatches(4, "XX")},
+            "looks for labels in 'XX', which is no group of this stream; there are 'CT', 'SEG'",
+        ),
         ({"rank": 0}, "rank and world_size come together"),
         ({"rank": 2, "world_size": 2}, "rank is one of 0 to 1"),
         ({"groups": {}}, "groups names no group"),
@@ -319,5 +345,5 @@ def test_arguments_that_do_not_fit_are_refused(dataset: Path, given: dict[str, A
 
 
 def test_an_epoch_below_zero_is_refused(dataset: Path) -> None:
-    with pytest.raises(UsageError, match="An epoch is a number from 0 on, got -1"):
+    with pytest.raises(UsageError, match="An epoch is a whole number from 0 on, got -1"):
         stream_of(dataset).set_epoch(-1)

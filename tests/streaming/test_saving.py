@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import os
+import pickle
 import signal
 import time
 from collections.abc import Sequence
@@ -17,7 +18,8 @@ import pytest
 from mlarray import MLArray, open_source
 from mlarray import transforms as T
 from mlarray.errors import UsageError
-from mlarray.streaming import PatchStream, plan
+from mlarray.streaming import GroupChain, PatchStream, plan
+from mlarray.streaming.loader import WorkerLoader
 
 BEFORE = (T.Canonical(), T.ResampleToResolution([1.5, 1.5, 1.5]), T.Clip(-500, 500))
 pytestmark = pytest.mark.filterwarnings("ignore:.*cannot be read in parts", "ignore:The memory budget")
@@ -151,6 +153,46 @@ def test_a_plan_alone_writes_nothing(dataset: Path) -> None:
     assert not (dataset.parent / "saved").exists()
 
 
+def test_saves_of_one_chain_may_share_a_folder(dataset: Path) -> None:
+    saved = str(dataset.parent / "saved")
+    chain = [*BEFORE, T.Save(saved, "A"), T.Standardize(), T.Save(saved, "B"), T.Clip(-1, 1)]
+    expected = arrays(stream_of(dataset, [*BEFORE, T.Standardize(), T.Clip(-1, 1)]))
+    assert_equal(arrays(stream_of(dataset, chain)), expected)
+
+
+def test_two_saves_of_one_file_are_refused(dataset: Path) -> None:
+    save = T.Save(str(dataset.parent / "saved"))
+    with pytest.raises(UsageError, match=r"Save \(stage 3 of 'CT'\) and stage 1 of 'CT' would both write .*CT\.mla"):
+        stream_of(dataset, [save, T.Clip(0, 1), save])
+    groups = {"CT": [T.Save(save.dataset, "X")], "COPY": GroupChain([T.Save(save.dataset, "X")], source="CT")}
+    with pytest.raises(UsageError, match=r"stage 1 of 'COPY'.* and stage 1 of 'CT' would both write"):
+        PatchStream(dataset, groups, patch_size=8)
+
+
+def test_a_file_of_the_data_set_is_not_written_over(dataset: Path) -> None:
+    before = (dataset / "p0" / "CT.mla").read_bytes()
+    with pytest.raises(UsageError, match=r"would write over .*CT\.mla, which is a file of the data set"):
+        stream_of(dataset, [T.Standardize(), T.Save(str(dataset))])
+    assert (dataset / "p0" / "CT.mla").read_bytes() == before
+
+
+@pytest.mark.parametrize("way", ["pickle", "spawn"])
+def test_a_folder_that_two_chains_share_gives_each_its_own_voxels(dataset: Path, way: str) -> None:
+    saved = str(dataset.parent / "saved")
+    mine, other = ([T.Clip(-500, bound), T.Save(saved)] for bound in (100, 5))
+    expected = arrays(stream_of(dataset, mine[:1]))
+    stream = stream_of(dataset, mine)
+    stream.prepare()
+    if way == "pickle":
+        sent = pickle.dumps(stream)
+        stream_of(dataset, other).prepare()
+        assert_equal(arrays(pickle.loads(sent)), expected)
+    else:
+        with WorkerLoader(stream, workers=1, context="spawn") as loader:
+            stream_of(dataset, other).prepare()
+            assert_equal([batch.arrays["CT"] for batch in loader], expected)
+
+
 def _run(dataset: Path, saved: Path, results: Any) -> None:
     stream = stream_of(dataset, [*BEFORE, T.Save(str(saved)), T.Standardize()])
     results.put(b"".join(array.tobytes() for array in arrays(stream)))
@@ -185,3 +227,4 @@ def test_a_killed_writer_leaves_nothing_that_is_taken_for_an_entry(dataset: Path
     process.join(60)
     expected = arrays(stream_of(dataset, [*BEFORE, T.Standardize()]))
     assert_equal(arrays(stream_of(dataset, [*BEFORE, T.Save(str(saved)), T.Standardize()])), expected)
+    assert [path.name for path in saved.rglob("*.part")] == []

@@ -11,9 +11,9 @@ import pytest
 
 from mlarray.formats import plugins
 from mlarray.formats.table import FORMATS, Format
+from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import PendingFile, part_owner
 from mlarray_convert.discovery import discover
-from mlarray_convert.leftovers import remove_leftovers
 from mlarray_convert.request import make_request
 from mlarray_convert.run import Job, run_case
 
