@@ -130,6 +130,15 @@ def test_workers_change_nothing(dataset: Path, regime: str, workers: int, contex
         assert epochs(stream, loader) == alone
 
 
+@pytest.mark.parametrize("rank", [0, 1])
+def test_regimes_give_a_rank_the_same_batches(dataset: Path, rank: int) -> None:
+    given = {"augmentations": COPIES, "shuffle_window": 2, "lanes": 2, "rank": rank, "world_size": 2}
+    assert len({epochs(stream_of(dataset, regime=regime, **given)) for regime in REGIMES}) == 1
+    stream = stream_of(dataset, regime="stream", **given)
+    with WorkerLoader(stream, workers=2, context="fork") as loader:
+        assert epochs(stream, loader) == epochs(stream_of(dataset, **given))
+
+
 @pytest.mark.parametrize("window", [None, 2])
 @pytest.mark.parametrize("lanes", [1, 3])
 def test_every_patch_comes_once_over_all_ranks(dataset: Path, window: int | None, lanes: int) -> None:
