@@ -125,27 +125,29 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
             others.append(read)
         else:
             reads.append(read)
-    damaged |= _remains(reads, others, strangers)
-    kinds = Counter(other.kind for other in others if other.path not in damaged)
+    cut = [other for other in others if other.is_image]
+    known = {read.instance.series for read in reads if read.instance.series[2]}
+    damaged |= {other.path: _cut_off(other) for other in cut if other.series not in known}
+    damaged |= _remains(reads, strangers)
+    broken = [(other.path, other.series, _cut_off(other)) for other in cut if other.series in known]
+    kinds = Counter(other.kind for other in others if not other.is_image)
     count = sum(path not in damaged for path in strangers)
-    return Survey(
-        tuple(volumes_of(reads, settings)), tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count
+    volumes = tuple(volumes_of(reads, settings, broken))
+    return Survey(volumes, tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count)
+
+
+def _cut_off(other: NotImage) -> str:
+    """Tell of an image that ends before its pixels: without it, its volume would just be a bit shorter."""
+    return (
+        f"{other.path.name} says it is a {other.kind} and holds no pixels: it is cut off; restore it, or leave it out of"
+        " the folder."
     )
 
 
-def _remains(reads: list[Read], others: list[NotImage], strangers: list[Path]) -> dict[Path, str]:
-    """Return what is left of slices by a copy that broke off: without it their volume would just be a bit shorter.
-
-    An image of a series of images that ends before its pixels; and beside images, a file without a suffix that is too short to
-    have a header.
-    """
-    series = {read.instance.series for read in reads}
+def _remains(reads: list[Read], strangers: list[Path]) -> dict[Path, str]:
+    """Return files without a suffix that lie beside images and are too short to have a header: copies that broke off."""
     folders = {read.instance.path.parent for read in reads}
-    found = {
-        other.path: f"{other.path} ends before its pixels, which other files of its series have."
-        for other in others
-        if other.is_image and other.series in series
-    }
+    found: dict[Path, str] = {}
     for path in strangers:
         has_suffix = path.suffix not in ("", ".") and not path.suffix[1:].isdigit()
         if path.parent in folders and not has_suffix and path.stat().st_size < HEADER_BYTES:

@@ -123,7 +123,9 @@ class Read:
     problem: str = ""
 
 
-def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
+def volumes_of(
+    reads: Iterable[Read], options: SeriesOptions, broken: Sequence[tuple[Path, tuple[str, ...], str]] = ()
+) -> list[Volume]:
     """Return the volumes that files form, in the order of folders and series.
 
     Parameters
@@ -132,6 +134,8 @@ def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
         In any order: the result does not depend on it, nor on the names of the files.
     options : SeriesOptions
         Tolerances.
+    broken : sequence of (Path, tuple of str, str), optional
+        Files without pixels, their series, and what is wrong with them: what they belong to is refused.
     """
     series: dict[tuple[str, ...], list[Read]] = {}
     for read in sorted(reads, key=_content_order):
@@ -142,8 +146,17 @@ def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
         series.setdefault(key, []).append(read)
     found: list[Volume] = []
     for key in sorted(series):
-        found += _series_volumes(series[key], options)
+        volumes = _series_volumes(series[key], options)
+        found += _without_broken(volumes, [(path, why) for path, of, why in broken if of == key])
     return _named(found)
+
+
+def _without_broken(volumes: list[Volume], broken: Sequence[tuple[Path, str]]) -> list[Volume]:
+    """Refuse the volumes that a broken file is missing from: those with files in its folder, else all of the series."""
+    for path, why in broken:
+        near = [one for one in volumes if any(file.parent == path.parent for file in one.files)] or volumes
+        volumes = [replace(one, problem=why, hint="") if one in near and not one.problem else one for one in volumes]
+    return volumes
 
 
 def _content_order(read: Read) -> tuple[object, ...]:

@@ -694,8 +694,18 @@ def test_the_rest_of_a_copy_that_broke_off_is_named(tmp_path: Path) -> None:
     paths[5].write_bytes(paths[5].read_bytes()[:-60])
     paths[4].write_bytes(b"")
     found = dicom.survey(dicom.files_below(tmp_path))
-    assert [path.name for path, _ in found.damaged] == ["IM0004", "IM0005"]
-    assert [why for _, why in found.damaged if "ends before its pixels" in why]
+    assert [path.name for path, _ in found.damaged] == ["IM0004"]
+    assert "IM0005 says it is a CT Image and holds no pixels: it is cut off" in found.volumes[0].problem
+
+
+def test_a_slice_that_is_cut_anywhere_is_told(tmp_path: Path) -> None:
+    paths = stack(tmp_path, (0, 2, 4), ["1.dcm", "2.dcm", "3.dcm"])
+    whole = paths[2].read_bytes()
+    for length in range(0, len(whole), 3):
+        paths[2].write_bytes(whole[:length])
+        found = dicom.survey(paths)
+        told = [why for _, why in found.damaged] + [one.problem for one in found.volumes if one.problem]
+        assert any("3.dcm" in why for why in told), length
 
 
 def test_a_file_that_is_replaced_is_told(tmp_path: Path) -> None:
