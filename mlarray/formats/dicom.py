@@ -16,7 +16,7 @@ from pathlib import Path
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_file import HEADER_BYTES, Instance, NotImage, class_name, looks_like_dicom, read_instance
 from mlarray.formats.dicom_frames import frames_of, is_mosaic, plain_frame
-from mlarray.formats.dicom_group import Read, Volume, volumes_of
+from mlarray.formats.dicom_group import Broken, Read, Volume, volumes_of
 from mlarray.formats.dicom_pixels import DEFLATE_LIMIT, holds_frames
 from mlarray.formats.dicom_source import DicomSource
 from mlarray.formats.items import Item, listed, pick_item
@@ -109,6 +109,7 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
     """
     settings = options if options is not None else SeriesOptions()
     reads: list[Read] = []
+    broken: list[Broken] = []
     others: list[NotImage] = []
     strangers: list[Path] = []
     damaged: dict[Path, str] = {}
@@ -121,27 +122,19 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
         except (FormatError, OSError) as error:
             damaged[path] = str(error)
             continue
-        if isinstance(read, NotImage):
+        if isinstance(read, Broken):
+            broken.append(read)
+        elif isinstance(read, NotImage):
             others.append(read)
         else:
             reads.append(read)
-    cut = [other for other in others if other.is_image]
     known = {read.instance.series for read in reads if read.instance.series[2]}
-    damaged |= {other.path: _cut_off(other) for other in cut if other.series not in known}
+    damaged |= {one.path: one.why for one in broken if one.series not in known}
     damaged |= _remains(reads, strangers)
-    broken = [(other.path, other.series, _cut_off(other)) for other in cut if other.series in known]
-    kinds = Counter(other.kind for other in others if not other.is_image)
+    kinds = Counter(other.kind for other in others)
     count = sum(path not in damaged for path in strangers)
     volumes = tuple(volumes_of(reads, settings, broken))
     return Survey(volumes, tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count)
-
-
-def _cut_off(other: NotImage) -> str:
-    """Tell of an image that ends before its pixels: without it, its volume would just be a bit shorter."""
-    return (
-        f"{other.path.name} says it is a {other.kind} and holds no pixels: it is cut off; restore it, or leave it out of"
-        " the folder."
-    )
 
 
 def _remains(reads: list[Read], strangers: list[Path]) -> dict[Path, str]:
@@ -191,10 +184,12 @@ def _begins_like_dicom(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
+def _read(path: Path, *, keep_private: bool) -> Read | Broken | NotImage:
     found = read_instance(path, keep_private=keep_private)
     if isinstance(found, NotImage):
-        return found
+        why = f"{path.name} says it is a {found.kind} and holds no pixels: it is cut off"
+        advice = "restore it, or leave it out of the folder"
+        return Broken(path, found.series, f"{why}; {advice}.") if found.is_image else found
     instance, dataset = found
     problem = _problem(instance)
     if not problem and instance.pixels.frames > 1:
@@ -204,6 +199,8 @@ def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
     try:
         frames = (plain_frame(instance, dataset),) if problem else frames_of(instance, dataset)
     except FormatError as error:
+        if instance.pixels.frames == 1:
+            return Broken(path, instance.series, f"{path}: {error}")
         raise FormatError(f"{path}: {error.message}", hint=error.hint) from error
     return Read(instance, frames, problem)
 

@@ -123,9 +123,26 @@ class Read:
     problem: str = ""
 
 
-def volumes_of(
-    reads: Iterable[Read], options: SeriesOptions, broken: Sequence[tuple[Path, tuple[str, ...], str]] = ()
-) -> list[Volume]:
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A slice that cannot be used, and without which its volume would just be a bit shorter.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    series : tuple of 3 str
+        As for an instance.
+    why : str
+        What is wrong with it.
+    """
+
+    path: Path
+    series: tuple[str, ...]
+    why: str
+
+
+def volumes_of(reads: Iterable[Read], options: SeriesOptions, broken: Sequence[Broken] = ()) -> list[Volume]:
     """Return the volumes that files form, in the order of folders and series.
 
     Parameters
@@ -134,8 +151,8 @@ def volumes_of(
         In any order: the result does not depend on it, nor on the names of the files.
     options : SeriesOptions
         Tolerances.
-    broken : sequence of (Path, tuple of str, str), optional
-        Files without pixels, their series, and what is wrong with them: what they belong to is refused.
+    broken : sequence of Broken, optional
+        Slices whose volumes are refused.
     """
     series: dict[tuple[str, ...], list[Read]] = {}
     for read in sorted(reads, key=_content_order):
@@ -147,15 +164,15 @@ def volumes_of(
     found: list[Volume] = []
     for key in sorted(series):
         volumes = _series_volumes(series[key], options)
-        found += _without_broken(volumes, [(path, why) for path, of, why in broken if of == key])
+        found += _without_broken(volumes, [one for one in broken if one.series == key])
     return _named(found)
 
 
-def _without_broken(volumes: list[Volume], broken: Sequence[tuple[Path, str]]) -> list[Volume]:
-    """Refuse the volumes that a broken file is missing from: those with files in its folder, else all of the series."""
-    for path, why in broken:
-        near = [one for one in volumes if any(file.parent == path.parent for file in one.files)] or volumes
-        volumes = [replace(one, problem=why, hint="") if one in near and not one.problem else one for one in volumes]
+def _without_broken(volumes: list[Volume], broken: Sequence[Broken]) -> list[Volume]:
+    """Refuse the volumes that a slice is missing from: those with files in its folder, else all of the series."""
+    for lost in broken:
+        near = [one for one in volumes if any(file.parent == lost.path.parent for file in one.files)] or volumes
+        volumes = [replace(one, problem=lost.why, hint="") if one in near else one for one in volumes]
     return volumes
 
 
