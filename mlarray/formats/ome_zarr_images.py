@@ -131,7 +131,10 @@ def find(root: Path, item: str | None) -> Image:
     found = _at(root, path)
     if found is not None:
         return found
-    raise FormatError(f"{root} holds no image {item!r}; it has {listed(items(root))}.")
+    known_items = items(root)
+    if any(one.name == path for one in known_items):
+        raise FormatError(f"{root} lists the image {path!r}, which is not there.")
+    raise FormatError(f"{root} holds no image {item!r}; it has {listed(known_items)}.")
 
 
 def _at(root: Path, path: str) -> Image | None:

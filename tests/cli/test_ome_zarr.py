@@ -103,7 +103,7 @@ def test_a_label_that_is_not_there_fails_and_the_image_and_other_labels_are_conv
         "scan/labels/cells": Status.OK,
         "scan/labels/missing": Status.FAILED,
     }
-    assert "holds no image 'labels/missing'" in str(found["scan/labels/missing"])
+    assert "lists the image 'labels/missing', which is not there" in str(found["scan/labels/missing"])
     assert open_source(path).spec.shape == (4, 5, 6)
     assert not check_file(path).ok
 
