@@ -125,13 +125,15 @@ def refuse_damaged(source: Source) -> None:
 def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> FileCheck:
     """Check a file by its stored checksums, or by decoding all of it (every image, unless one is named) when it has none.
 
-    A file of no known format does not pass.
+    A file of no known format does not pass, and neither do a pipe and a link that leads nowhere.
 
     Raises
     ------
     FileNotFoundError
         When there is no such file.
     """
+    if path.is_symlink() and not path.exists():
+        return FileCheck(path, "not read", (f"{path} is a link that leads to no file.",))
     try:
         path, item = split_item(path)
         row = format_of(path)

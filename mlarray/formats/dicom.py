@@ -16,7 +16,7 @@ from pathlib import Path
 from mlarray.errors import FormatError
 from mlarray.formats.dicom_file import HEADER_BYTES, Instance, NotImage, class_name, looks_like_dicom, read_instance
 from mlarray.formats.dicom_frames import frames_of, is_mosaic, plain_frame
-from mlarray.formats.dicom_group import Read, Volume, volumes_of
+from mlarray.formats.dicom_group import Broken, Read, Volume, volumes_of
 from mlarray.formats.dicom_pixels import DEFLATE_LIMIT, holds_frames
 from mlarray.formats.dicom_source import DicomSource
 from mlarray.formats.items import Item, listed, pick_item
@@ -109,6 +109,7 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
     """
     settings = options if options is not None else SeriesOptions()
     reads: list[Read] = []
+    broken: list[Broken] = []
     others: list[NotImage] = []
     strangers: list[Path] = []
     damaged: dict[Path, str] = {}
@@ -121,31 +122,25 @@ def survey(paths: Iterable[Path], options: SeriesOptions | None = None) -> Surve
         except (FormatError, OSError) as error:
             damaged[path] = str(error)
             continue
-        if isinstance(read, NotImage):
+        if isinstance(read, Broken):
+            broken.append(read)
+        elif isinstance(read, NotImage):
             others.append(read)
         else:
             reads.append(read)
-    damaged |= _remains(reads, others, strangers)
-    kinds = Counter(other.kind for other in others if other.path not in damaged)
+    known = {read.instance.series for read in reads if read.instance.series[2]}
+    damaged |= {one.path: one.why for one in broken if one.series not in known}
+    damaged |= _remains(reads, strangers)
+    kinds = Counter(other.kind for other in others)
     count = sum(path not in damaged for path in strangers)
-    return Survey(
-        tuple(volumes_of(reads, settings)), tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count
-    )
+    volumes = tuple(volumes_of(reads, settings, broken))
+    return Survey(volumes, tuple(sorted(kinds.items())), tuple(sorted(damaged.items())), count)
 
 
-def _remains(reads: list[Read], others: list[NotImage], strangers: list[Path]) -> dict[Path, str]:
-    """Return what is left of slices by a copy that broke off: without it their volume would just be a bit shorter.
-
-    An image of a series of images that ends before its pixels; and beside images, a file without a suffix that is too short to
-    have a header.
-    """
-    series = {read.instance.series for read in reads}
+def _remains(reads: list[Read], strangers: list[Path]) -> dict[Path, str]:
+    """Return files without a suffix that lie beside images and are too short to have a header: copies that broke off."""
     folders = {read.instance.path.parent for read in reads}
-    found = {
-        other.path: f"{other.path} ends before its pixels, which other files of its series have."
-        for other in others
-        if other.is_image and other.series in series
-    }
+    found: dict[Path, str] = {}
     for path in strangers:
         has_suffix = path.suffix not in ("", ".") and not path.suffix[1:].isdigit()
         if path.parent in folders and not has_suffix and path.stat().st_size < HEADER_BYTES:
@@ -189,10 +184,12 @@ def _begins_like_dicom(path: Path) -> bool:
         return False
 
 
-def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
+def _read(path: Path, *, keep_private: bool) -> Read | Broken | NotImage:
     found = read_instance(path, keep_private=keep_private)
     if isinstance(found, NotImage):
-        return found
+        why = f"{path.name} says it is a {found.kind} and holds no pixels: it is cut off"
+        advice = "restore it, or leave it out of the folder"
+        return Broken(path, found.series, f"{why}; {advice}.") if found.is_image else found
     instance, dataset = found
     problem = _problem(instance)
     if not problem and instance.pixels.frames > 1:
@@ -202,6 +199,8 @@ def _read(path: Path, *, keep_private: bool) -> Read | NotImage:
     try:
         frames = (plain_frame(instance, dataset),) if problem else frames_of(instance, dataset)
     except FormatError as error:
+        if instance.pixels.frames == 1:
+            return Broken(path, instance.series, f"{path}: {error}")
         raise FormatError(f"{path}: {error.message}", hint=error.hint) from error
     return Read(instance, frames, problem)
 

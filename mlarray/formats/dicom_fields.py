@@ -166,6 +166,13 @@ def element_of(dataset: Any, tag: int) -> Any | None:
         return None
 
 
+def is_stated(dataset: Any, name: str) -> bool:
+    """Tell whether a field is there and not empty, readable or not."""
+    element = element_of(dataset, FIELDS[name][0])
+    value = None if element is None else element.value
+    return bool(value.strip(b" \0") if isinstance(value, bytes) else value)
+
+
 def numbers_of(dataset: Any, name: str, count: int | None = None) -> tuple[float, ...]:
     """Return finite numbers; none at all where one is not, or where there are not ``count`` of them."""
     found = tuple(float(value) for value in values_of(dataset, name) if not isinstance(value, str))

@@ -35,6 +35,7 @@ EXPLICIT_LITTLE = "1.2.840.10008.1.2.1"
 EXPLICIT_BIG = "1.2.840.10008.1.2.2"
 DEFLATED = "1.2.840.10008.1.2.1.99"
 NATIVE = (IMPLICIT_LITTLE, EXPLICIT_LITTLE, EXPLICIT_BIG)
+_STANDARD = "1.2.840.10008."  # what is of the standard begins so; a name that is cut off does, too
 DIRECTORY_CLASS = "1.2.840.10008.1.3.10"
 _UNDEFINED = 0xFFFFFFFF
 _SERIES_FIELDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
@@ -146,7 +147,7 @@ class NotImage:
     kind : str
         Name of its SOP class.
     is_image : bool
-        Whether that is a class of images.
+        Whether that is a class of images: then the file is what is left of one.
     series : tuple of 3 str
         As for :class:`Instance`.
     """
@@ -249,9 +250,11 @@ def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, 
         if not sop_class.startswith("1.2.840."):
             raise FormatError(f"{path} is a DICOM file without pixels and without a SOP class.")
         kind = class_name(sop_class)
-        is_image = kind.endswith("Image")
+        if kind == sop_class and (sop_class.startswith(_STANDARD) or _STANDARD.startswith(sop_class)):
+            raise FormatError(f"{path} is a DICOM file without pixels and of no known SOP class: it is cut off.")
+        is_image = "Image Storage" in _class_name(sop_class)
         series = tuple(text_of(dataset, name) for name in _SERIES_FIELDS)
-        return NotImage(path, f"{kind} without pixels" if is_image else kind, is_image, series)
+        return NotImage(path, kind, is_image, series)
     is_marked = bool(dataset.file_meta) or dataset.preamble is not None
     if not is_marked and not _class_name(sop_class).endswith("Storage"):
         raise FormatError(f"{path} has no DICM marker and no SOP class of an image: it is not taken for DICOM.")

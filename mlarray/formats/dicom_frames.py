@@ -18,6 +18,7 @@ from mlarray.formats.dicom_fields import (
     SHARED_GROUPS,
     element_of,
     integer_of,
+    is_stated,
     number_of,
     numbers_of,
     text_of,
@@ -113,6 +114,7 @@ def frames_of(instance: Instance, dataset: Any) -> tuple[Frame, ...]:
 
 def plain_frame(instance: Instance, dataset: Any) -> Frame:
     """Return the frame that the top level of a header describes."""
+    _check_bits(dataset)
     slope, intercept, is_unscaled = _rescale(dataset)
     scaling = number_of(dataset, "DoseGridScaling")
     if instance.sop_class in _DOSE_CLASSES and scaling:
@@ -128,6 +130,14 @@ def plain_frame(instance: Instance, dataset: Any) -> Frame:
         _keys(dataset),
         is_unscaled,
     )
+
+
+def _check_bits(dataset: Any) -> None:
+    stored, allocated = integer_of(dataset, "BitsStored"), integer_of(dataset, "BitsAllocated")
+    if stored > allocated > 0:
+        raise FormatError(
+            f"BitsStored is {stored}, more than the {allocated} of BitsAllocated: which is wrong is unknown."
+        )
 
 
 def _dose_frame(plain: Frame, index: int, offset: float) -> Frame:
@@ -239,8 +249,17 @@ def _spacing(dataset: Any) -> tuple[float, float] | None:
 
 
 def _rescale(dataset: Any) -> tuple[float, float, bool]:
-    """Return slope, intercept, and whether a slope of 0 is stated: scanners write that where there is no scaling."""
+    """Return slope, intercept, and whether a slope of 0 is stated: scanners write that where there is no scaling.
+
+    Raises
+    ------
+    FormatError
+        When either is stated and no finite number.
+    """
     slope, intercept = number_of(dataset, "RescaleSlope"), number_of(dataset, "RescaleIntercept")
+    for name, found in (("RescaleSlope", slope), ("RescaleIntercept", intercept)):
+        if found is None and is_stated(dataset, name):
+            raise FormatError(f"{name} is no finite number.", hint="Export the file again.")
     if slope == 0:
         return 1.0, 0.0, True
     return 1.0 if slope is None else slope, intercept or 0.0, False

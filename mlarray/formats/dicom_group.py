@@ -123,7 +123,26 @@ class Read:
     problem: str = ""
 
 
-def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
+@dataclass(frozen=True, slots=True)
+class Broken:
+    """A slice that cannot be used, and without which its volume would just be a bit shorter.
+
+    Parameters
+    ----------
+    path : Path
+        The file.
+    series : tuple of 3 str
+        As for an instance.
+    why : str
+        What is wrong with it.
+    """
+
+    path: Path
+    series: tuple[str, ...]
+    why: str
+
+
+def volumes_of(reads: Iterable[Read], options: SeriesOptions, broken: Sequence[Broken] = ()) -> list[Volume]:
     """Return the volumes that files form, in the order of folders and series.
 
     Parameters
@@ -132,6 +151,8 @@ def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
         In any order: the result does not depend on it, nor on the names of the files.
     options : SeriesOptions
         Tolerances.
+    broken : sequence of Broken, optional
+        Slices whose volumes are refused.
     """
     series: dict[tuple[str, ...], list[Read]] = {}
     for read in sorted(reads, key=_content_order):
@@ -142,8 +163,17 @@ def volumes_of(reads: Iterable[Read], options: SeriesOptions) -> list[Volume]:
         series.setdefault(key, []).append(read)
     found: list[Volume] = []
     for key in sorted(series):
-        found += _series_volumes(series[key], options)
+        volumes = _series_volumes(series[key], options)
+        found += _without_broken(volumes, [one for one in broken if one.series == key])
     return _named(found)
+
+
+def _without_broken(volumes: list[Volume], broken: Sequence[Broken]) -> list[Volume]:
+    """Refuse the volumes that a slice is missing from: those with files in its folder, else all of the series."""
+    for lost in broken:
+        near = [one for one in volumes if any(file.parent == lost.path.parent for file in one.files)] or volumes
+        volumes = [replace(one, problem=lost.why, hint="") if one in near else one for one in volumes]
+    return volumes
 
 
 def _content_order(read: Read) -> tuple[object, ...]:

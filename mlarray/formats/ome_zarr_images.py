@@ -58,6 +58,8 @@ class Image:
         """
         if self.node.kind == "array":
             return ()
+        if not self.node.attributes:
+            raise FormatError("It is listed, and not there.")
         multiscale = read_multiscale(image_attributes(self.node.attributes))
         return tuple("/".join(filter(None, (self.item, level.path.strip("/")))) for level in multiscale.levels)
 
@@ -68,7 +70,7 @@ def items(root: Path) -> tuple[Item, ...]:
     Raises
     ------
     FormatError
-        When there is no hierarchy, or a plate.
+        When there is no hierarchy, or a plate. A segmentation that is not there fails when it is opened.
     """
     return tuple(_item(image) for image in images(root))
 
@@ -129,7 +131,10 @@ def find(root: Path, item: str | None) -> Image:
     found = _at(root, path)
     if found is not None:
         return found
-    raise FormatError(f"{root} holds no image {item!r}; it has {listed(items(root))}.")
+    known_items = items(root)
+    if any(one.name == path for one in known_items):
+        raise FormatError(f"{root} lists the image {path!r}, which is not there.")
+    raise FormatError(f"{root} holds no image {item!r}; it has {listed(known_items)}.")
 
 
 def _at(root: Path, path: str) -> Image | None:
@@ -202,6 +207,10 @@ def _of_paths(parent: Node, paths: Any, *, is_label: bool = False) -> Iterator[I
         if count >= _MAX_IMAGES:
             raise FormatError(f"{parent.place} lists more than {_MAX_IMAGES} images.")
         node = parent.child(path)
+        if node is None and is_label:  # listed, so that it is told; what it belongs to can be read
+            node = Node(parent.root, joined(parent.path, path), "group", parent.version, {}, {})
+            yield Image(node, 0, is_label=True)
+            continue
         if node is None:
             raise FormatError(f"{parent.place} lists the image {path!r}, which is not there.")
         if node.kind == "group" and "multiscales" not in image_attributes(node.attributes):

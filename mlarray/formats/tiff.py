@@ -171,7 +171,14 @@ def _described(
         fields |= {"ImageJ": {name: value for name, value in description.items() if _is_plain(value)}}
         fields.pop("ImageDescription", None)
         return imagej_scale(description, tags), fields
-    return plain_scale(tags), fields
+    if "<OME" not in file.pages[0].description:
+        return plain_scale(tags), fields
+    fields.pop("ImageDescription", None)
+    scale = plain_scale(tags)
+    text = (
+        "The OME-XML does not end as it should and was not read: axes, voxel size and channels that it states are lost."
+    )
+    return dataclasses.replace(scale, notes=(*scale.notes, Note("metadata-unreadable", text))), fields
 
 
 def _source(path: Path, series: Any, base: Any, scale: Scale, fields: dict[str, object], item: str) -> Source:

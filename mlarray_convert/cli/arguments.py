@@ -33,8 +33,15 @@ class GivenPath(click.Path):
         return super().convert(value, param, ctx)
 
 
-def images_in(path: Path) -> list[Path]:
+def images_in(path: Path, *, broken: bool = False) -> list[Path]:
     """Return the image that a path names, or those in a folder, sorted; hidden files are none.
+
+    Parameters
+    ----------
+    path : Path
+        A file or a folder.
+    broken : bool
+        Also what is called like an image and cannot be read as a file: pipes, and links that lead nowhere.
 
     Raises
     ------
@@ -42,14 +49,17 @@ def images_in(path: Path) -> list[Path]:
         There is no such file or folder.
     """
     place, item = split_item(path)
+    is_broken = place.is_symlink() if not place.exists() else not (place.is_file() or place.is_dir())
+    if broken and is_broken:
+        return [path]
     if not place.exists():
         raise UsageError(f"There is no such file or folder: {path}.")
     if item is not None or path.is_file() or is_folder_image(path):
         return [path]
-    return sorted(_below(path))
+    return sorted(_below(path, broken=broken))
 
 
-def _below(folder: Path) -> Iterator[Path]:
+def _below(folder: Path, *, broken: bool) -> Iterator[Path]:
     """Yield the images below a folder; an image that is a folder is not looked into, one that cannot be is yielded itself."""
     try:
         entries = list(folder.iterdir())
@@ -62,6 +72,8 @@ def _below(folder: Path) -> Iterator[Path]:
         is_folder = os.path.isdir(entry)
         if is_folder and not is_folder_image(entry):
             if not entry.is_symlink():
-                yield from _below(entry)
-        elif format_of_name(entry) is not None and (is_folder or not os.path.lexists(entry) or os.path.isfile(entry)):
+                yield from _below(entry, broken=broken)
+        elif format_of_name(entry) is not None and (
+            broken or is_folder or not os.path.lexists(entry) or os.path.isfile(entry)
+        ):
             yield entry

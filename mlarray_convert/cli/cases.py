@@ -96,13 +96,14 @@ def _may_be_slice(file: Path) -> bool:
 
 def _places_in(file: Path) -> Iterator[Path]:
     """Yield a file, or each image of one that holds several and prefers none."""
+    names: list[str] = []
     try:
         several = split_item(file)[1] is None and format_of(file).items
         names = [one.name for one in items_of(file)] if several else []
         if len(names) > 1:
             open_source(file).close()
     except FormatError:
-        yield from (join_item(file, name) for name in names)
+        yield from (join_item(file, name) for name in names) if names else (file,)  # planning it tells
         return
     except (MLArrayError, OSError):  # planning it tells
         pass

@@ -25,7 +25,7 @@ def command(paths: tuple[Path, ...], against: Path | None, *, as_json: bool) -> 
 
     Exit code 6 when a file does not pass.
     """
-    files = [file for path in paths for file in images_in(path)]
+    files = [file for path in paths for file in images_in(path, broken=True)]
     if against is not None and len(files) != 1:
         raise UsageError(f"--against compares one file with its source, got {len(files)} files.")
     if not files:

@@ -15,6 +15,8 @@ from mlarray import MLArray, open_source
 from mlarray.errors import FormatError, UsageError
 from mlarray.formats.table import FORMATS
 from mlarray_convert import convert
+from mlarray_convert.cli import run
+from mlarray_convert.report import ExitCode
 from mlarray_convert.request import parse_patch_size
 from tests.cli.samples import MLA, ROOT, files_below, mla, ramp, write_nifti
 
@@ -30,6 +32,24 @@ def test_a_pipe_among_the_images_is_one_failed_case(tmp_path: Path) -> None:
     assert files_below(tmp_path / "d_mla") == ["a.mla"]
     told = mla("info", tmp_path / "d" / "b.nii.gz")
     assert (told.returncode, told.stdout) == (4, "")
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_pipes_and_links_that_lead_nowhere_do_not_pass_and_the_others_are_verified(
+    tmp_path: Path, capfd: pytest.CaptureFixture, *, by_name: bool
+) -> None:
+    for name in ("a.mla", "z.mla"):
+        MLArray(ramp()).save(tmp_path / name)
+    os.mkfifo(tmp_path / "b.mla")
+    os.symlink("nowhere", tmp_path / "c.npy")
+    os.symlink("d.npy", tmp_path / "d.npy")
+    given = sorted(tmp_path.iterdir()) if by_name else [tmp_path]
+    assert run(["verify", *map(str, given)]) == ExitCode.VERIFICATION
+    told = capfd.readouterr().out
+    words = [line.split()[0] for line in told.splitlines() if not line.startswith(" ")]
+    assert words == ["ok", "failed", "failed", "failed", "ok"]
+    assert "b.mla is a pipe" in told
+    assert "c.npy is a link that leads to no file" in told
 
 
 def test_a_file_of_no_known_format_does_not_pass_and_the_others_are_verified(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mlarray_convert import convert
 from mlarray_convert.cli import run
 from mlarray_convert.report import ExitCode
 from mlarray_convert.run import Status
+from mlarray_convert.verify import check_file
 from tests.cli.samples import MLA, ROOT, files_below, mla, ramp, write_nifti
 from tests.conformance.text_header_files import load
 from tests.conformance.zarr_files import change, chunk_files, multiscale, ome, write_array, write_image
@@ -89,6 +90,22 @@ def test_series_and_labels_of_one_hierarchy_are_cases_of_their_own(tmp_path: Pat
     assert [outcome.case.name for outcome in report.outcomes] == ["raw/0", "raw/1", "scan", "scan/labels/cells"]
     assert files_below(tmp_path / "out") == ["raw/0.mla", "raw/1.mla", "scan.mla", "scan/labels/cells.mla"]
     assert load(tmp_path / "out" / "scan" / "labels" / "cells.mla")[1].info.is_seg is True
+
+
+def test_a_label_that_is_not_there_fails_and_the_image_and_other_labels_are_converted(tmp_path: Path) -> None:
+    path = write_image(tmp_path / "scan.ome.zarr", zarr_ramp(4, 5, 6), multiscale("zyx"))
+    zarr.open_group(path / "labels", mode="w").attrs["ome"] = {"labels": ["missing", "cells"]}
+    write_image(path / "labels" / "cells", zarr_ramp(4, 5, 6, dtype=np.uint8), multiscale("zyx"))
+    report = convert(path, tmp_path / "out", workers=1)
+    found = {outcome.case.name: outcome for outcome in report.outcomes}
+    assert {name: outcome.status for name, outcome in found.items()} == {
+        "scan": Status.OK,
+        "scan/labels/cells": Status.OK,
+        "scan/labels/missing": Status.FAILED,
+    }
+    assert "lists the image 'labels/missing', which is not there" in str(found["scan/labels/missing"])
+    assert open_source(path).spec.shape == (4, 5, 6)
+    assert not check_file(path).ok
 
 
 def test_a_plain_array_is_converted_with_a_warning_and_a_plate_refused(tmp_path: Path) -> None:

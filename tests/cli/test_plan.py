@@ -55,6 +55,17 @@ def test_a_file_that_cannot_be_planned_does_not_stop_the_others(data: Path, caps
     assert "b.nii" in bad["error"]
 
 
+@pytest.mark.parametrize("name", ["b.h5", "b.zarr", "b.tif"])
+def test_a_file_whose_images_cannot_be_listed_is_a_line_of_its_own(
+    data: Path, capsys: pytest.CaptureFixture, name: str
+) -> None:
+    (data / "d" / name).write_bytes(b"nothing")
+    assert run(["plan", str(data / "d"), "--chain", str(data / "chain.yaml"), "--json"]) == ExitCode.SOME_FAILED
+    good, bad = map(json.loads, capsys.readouterr().out.splitlines())
+    assert good["verdict"]["regime"] == "stream"
+    assert name in bad["error"]
+
+
 def test_a_chain_is_a_list_or_a_mapping(data: Path) -> None:
     listed = load_chain(data / "chain.yaml")
     assert listed == [T.Flip(dims="0|2"), T.Clip(min_value=-200, max_value=400), T.Standardize()]

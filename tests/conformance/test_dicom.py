@@ -349,6 +349,21 @@ def test_every_slice_has_its_own_scale(tmp_path: Path) -> None:
     assert "RescaleSlope" not in source.info.header
 
 
+@pytest.mark.parametrize("name", ["RescaleSlope", "RescaleIntercept"])
+@pytest.mark.parametrize("text", ["abc ", "nan ", "inf "])
+def test_a_scale_that_is_no_finite_number_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    paths = stack(tmp_path, (0, 2, 4), **{"RescaleSlope": "1.00", "RescaleIntercept": "1.00", name: "5.25"})
+    paths[2].write_bytes(paths[2].read_bytes().replace(b"5.25", text.encode()))
+    with pytest.raises(FormatError, match=f"IM0002: {name} is no finite number"):
+        open_source(tmp_path)
+
+
+def test_more_bits_stored_than_allocated_are_refused(tmp_path: Path) -> None:
+    path = write(tmp_path / "a.dcm", plane(1, dtype="uint8"), BitsStored=16)
+    with pytest.raises(FormatError, match=r"a\.dcm: BitsStored is 16, more than the 8 of BitsAllocated"):
+        open_source(path)
+
+
 @pytest.mark.parametrize("slopes", [(0, 0, 0), (2, 0, 2)])
 def test_a_slope_of_0_is_no_scaling_and_is_told(tmp_path: Path, slopes: tuple[int, ...]) -> None:
     stack(tmp_path, (0, 2, 4), array=(plane(100),) * 3, RescaleSlope=slopes, RescaleIntercept=(-7, -7, -7))
@@ -598,7 +613,7 @@ def test_stacks_of_several_orientations_are_volumes(tmp_path: Path) -> None:
         ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.66.4"}, "Segmentation"),
         ({"SOPClassUID": "1.2.840.10008.5.1.4.1.1.77.1.6"}, "Microscopy"),
         ({"ImageOrientationPatient": [1, 0, 0, 1, 0, 0]}, "right angle"),
-        ({"BitsAllocated": 12}, "12 bits are allocated"),
+        ({"BitsAllocated": 12, "BitsStored": 12}, "12 bits are allocated"),
         ({"NumberOfFrames": 40}, "cut off"),
     ],
 )
@@ -694,8 +709,18 @@ def test_the_rest_of_a_copy_that_broke_off_is_named(tmp_path: Path) -> None:
     paths[5].write_bytes(paths[5].read_bytes()[:-60])
     paths[4].write_bytes(b"")
     found = dicom.survey(dicom.files_below(tmp_path))
-    assert [path.name for path, _ in found.damaged] == ["IM0004", "IM0005"]
-    assert [why for _, why in found.damaged if "ends before its pixels" in why]
+    assert [path.name for path, _ in found.damaged] == ["IM0004"]
+    assert "IM0005 says it is a CT Image and holds no pixels: it is cut off" in found.volumes[0].problem
+
+
+def test_a_slice_that_is_cut_anywhere_is_told(tmp_path: Path) -> None:
+    paths = stack(tmp_path, (0, 2, 4), ["1.dcm", "2.dcm", "3.dcm"])
+    whole = paths[2].read_bytes()
+    for length in range(0, len(whole), 3):
+        paths[2].write_bytes(whole[:length])
+        found = dicom.survey(paths)
+        told = [why for _, why in found.damaged] + [one.problem for one in found.volumes if one.problem]
+        assert any("3.dcm" in why for why in told), length
 
 
 def test_a_file_that_is_replaced_is_told(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from mlarray_convert.report import ExitCode
 
 SHIPPED = Path(str(files("pydicom"))) / "data" / "test_files"
 NO_PIXELS = "holds no image: 1 "
+CUT_OFF = "Image and holds no pixels: it is cut off"
 COLOUR = "It is a colour image"
 # What is refused, and why; everything else is read.
 REFUSED = {
@@ -29,7 +30,7 @@ REFUSED = {
     "GDCMJ2K_TextGBR.dcm": COLOUR,
     "JPEG2000-embedded-sequence-delimiter.dcm": "cannot be decoded",
     "MR_truncated.dcm": "is cut off",
-    "UN_sequence.dcm": NO_PIXELS,
+    "UN_sequence.dcm": CUT_OFF,
     "empty_charset_LEI.dcm": "without pixels and without a SOP class",
     "examples_jpeg2k.dcm": COLOUR,
     "examples_palette.dcm": COLOUR,
@@ -39,8 +40,8 @@ REFUSED = {
     "liver_expb_1frame.dcm": "Segmentation object",
     "meta_missing_tsyntax.dcm": "states no image size",
     "nested_priv_SQ.dcm": "states no image size",
-    "no_meta_group_length.dcm": NO_PIXELS,
-    "priv_SQ.dcm": NO_PIXELS,
+    "no_meta_group_length.dcm": CUT_OFF,
+    "priv_SQ.dcm": CUT_OFF,
     "reportsi.dcm": NO_PIXELS,
     "reportsi_with_empty_number_tags.dcm": NO_PIXELS,
     "rtplan.dcm": NO_PIXELS,
@@ -57,8 +58,10 @@ def expected_reason(path: Path) -> str | None:
     name = path.name
     if name.startswith(("SC_rgb", "SC_ybr", "SC_jpeg")):
         return COLOUR
-    if name.startswith("DICOMDIR") or path.parts[-2].startswith("SE0"):
+    if name.startswith("DICOMDIR"):
         return NO_PIXELS
+    if path.parts[-2].startswith("SE0"):
+        return CUT_OFF
     return REFUSED.get(name)
 
 

@@ -190,6 +190,13 @@ def test_xml_that_lies_or_attacks_is_refused(tmp_path: Path, xml: str, words: st
     assert len(caught.value.message) < 1000
 
 
+def test_xml_that_does_not_end_is_told_and_not_kept(tmp_path: Path) -> None:
+    with open_source(write_ome(tmp_path, ome_xml(ONE).replace("</OME>", "</OMX>"))) as source:
+        (note,) = [note for note in source.info.notes if note.code == "metadata-unreadable"]
+        assert "OME-XML does not end as it should" in note.message
+        assert "ImageDescription" not in source.info.header
+
+
 def test_xml_that_is_too_large_is_not_parsed(tmp_path: Path) -> None:
     with pytest.raises(FormatError, match=f"at most {XML_LIMIT}"):
         read_ome(" " * (XML_LIMIT + 1), tmp_path / "a.ome.tif")
