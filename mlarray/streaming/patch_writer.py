@@ -28,8 +28,9 @@ from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
 from mlarray.spec import ArraySpec
 from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import part_path, remove_tree
+from mlarray.streaming.chain import checked
 from mlarray.streaming.plan import Plan
-from mlarray.streaming.plan_source import write_result
+from mlarray.streaming.plan_source import format_to_write, write_result
 from mlarray.streaming.planning import plan as plan_of
 from mlarray.transforms.base import Transform
 
@@ -97,8 +98,9 @@ class PatchWriter:
         if channels < 1:
             raise UsageError(f"channels is a number from 1 on, got {channels}.")
         self.path = Path(path)
+        format_to_write(self.path)  # what cannot be written is said before anything is predicted
         self.plan = plan
-        self.channels, self.back, self.finish, self.storage = channels, back, tuple(finish), storage
+        self.channels, self.back, self.finish, self.storage = channels, back, tuple(checked(finish)), storage
         self._weights = weights
         self._window: dict[tuple[int, ...], NDArray] = {}
         self.path.parent.mkdir(parents=True, exist_ok=True)

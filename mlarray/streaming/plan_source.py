@@ -8,6 +8,7 @@ from pathlib import Path
 from mlarray.axes import Axis, default_axes
 from mlarray.errors import UsageError
 from mlarray.formats.registry import format_of_name, module_of
+from mlarray.formats.table import Format
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, SinkOptions, SourceBase, SourceInfo
 from mlarray.sources.copy import copy
@@ -56,6 +57,24 @@ class PlanSource(SourceBase):
         self._plan.close()
 
 
+def format_to_write(path: Path) -> Format:
+    """Return the format that a file will have.
+
+    Raises
+    ------
+    UsageError
+        No format that can be written has such a suffix, or a folder is there where a file has to be.
+    """
+    row = format_of_name(path)
+    if row is None or not row.writes:
+        raise UsageError(
+            f"{path.name} has no suffix of a format that can be written.", hint="Use .mla, .mha or .nii.gz."
+        )
+    if path.is_dir() and not row.folders:
+        raise UsageError(f"{path} is a folder, and a {row.title} image is a file.", hint="Name a file.")
+    return row
+
+
 def write_result(
     plan: Plan,
     path: Path,
@@ -85,12 +104,7 @@ def write_result(
         No format that can be written has such a suffix.
     """
     source = PlanSource(plan)
-    row = format_of_name(path)
-    if row is None or not row.writes:
-        raise UsageError(
-            f"{path.name} has no suffix of a format that can be written.", hint="Use .mla, .mha or .nii.gz."
-        )
-    module = module_of(row)
+    module = module_of(format_to_write(path))
     module.losses(source.spec, source.info)  # raises where the format cannot hold it at all
     path.parent.mkdir(parents=True, exist_ok=True)
     plan.measure()

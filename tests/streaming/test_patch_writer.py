@@ -9,7 +9,7 @@ import pytest
 
 from mlarray import MLArray, open_source
 from mlarray import transforms as T
-from mlarray.errors import UsageError
+from mlarray.errors import TransformError, UsageError
 from mlarray.streaming import PatchWriter, patch_weights, plan
 from mlarray.testing.transforms import source_of
 
@@ -121,8 +121,10 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
         fill(writer, lambda patch: patch)
         with pytest.raises(UsageError, match="came before"):
             writer.add(first, np.zeros((1, 10, 10, 10)))
-    with (
-        pytest.raises(UsageError, match="has no suffix of a format that can be written"),
-        PatchWriter(tmp_path / "out.png", planned, channels=1) as writer,
-    ):
-        fill(writer, lambda patch: patch)
+    with pytest.raises(UsageError, match="has no suffix of a format that can be written"):
+        PatchWriter(tmp_path / "out.png", planned, channels=1)
+    (tmp_path / "folder.mha").mkdir()
+    with pytest.raises(UsageError, match=r"folder\.mha is a folder, and a MetaImage image is a file"):
+        PatchWriter(tmp_path / "folder.mha", planned, channels=1)
+    with pytest.raises(TransformError, match="Stage 1 is a str, not a transform"):
+        PatchWriter(tmp_path / "out.mla", planned, channels=1, finish=["Argmax"])  # type: ignore[list-item]
