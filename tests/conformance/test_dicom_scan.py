@@ -137,9 +137,9 @@ def test_pixels_that_are_too_short_are_refused_by_name(tmp_path: Path, cut: int)
 
 
 def converted(folder: Path, out: Path) -> Any:
-    request = make_request(folder, out, memory="4GB", verify="full")
+    request = make_request(folder, out, memory="100GB", verify="full")
     (case,) = discover(request).cases
-    return case, lambda: run_case(Job(case, request, 4_000_000_000, 2), lambda share: None)
+    return case, lambda: run_case(Job(case, request, 10**11, 2), lambda share: None)
 
 
 def test_a_conversion_decodes_every_compressed_frame_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

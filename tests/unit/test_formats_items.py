@@ -206,7 +206,7 @@ def test_an_item_for_inputs_that_have_none_is_wrong_use(tmp_path: Path) -> None:
 
 
 def converted(discovery: Discovery, place: Path) -> Outcome:
-    job = Job(discovery.cases[0], make_request(place), 2_000_000_000, 1)
+    job = Job(discovery.cases[0], make_request(place), 10**11, 1)
     return run_case(job, lambda share: None)
 
 

@@ -96,7 +96,7 @@ def test_an_order_to_stop_while_an_output_is_being_made_leaves_nothing(
         request = make_request(tmp_path / "a.npy", tmp_path / "out" / "a.stop")
         (case,) = discover(request).cases
         with pytest.raises(SystemExit):
-            run_case(Job(case, request, 10**9, 1), lambda share: None)
+            run_case(Job(case, request, 10**11, 1), lambda share: None)
     finally:
         monkeypatch.undo()
         plugins.all_formats.cache_clear()
