@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import functools
 import importlib
 import os
 from collections.abc import Iterator
@@ -314,5 +315,11 @@ def _refuse_irregular(path: Path) -> None:
         raise FormatError(f"{path} is empty: it has 0 bytes.", hint="Copy or export it again.")
 
 
-def _suffixes() -> Iterator[str]:
-    return iter(sorted((suffix for row in all_formats() for suffix in row.suffixes), key=len, reverse=True))
+def _suffixes() -> tuple[str, ...]:
+    return _longest_first(all_formats())
+
+
+@functools.cache
+def _longest_first(rows: tuple[Format, ...]) -> tuple[str, ...]:
+    """Return the suffixes of the rows, compound ones before their ends; names of thousands of files are split by them."""
+    return tuple(sorted((suffix for row in rows for suffix in row.suffixes), key=len, reverse=True))
