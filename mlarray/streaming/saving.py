@@ -191,31 +191,27 @@ class Saving:
 
         The source of a plan whose file is not there is a :class:`PromisedVolume`.
         """
-        rest = transforms[_last_save(transforms) + 1 :]
 
-        def promised(before: Sequence[Transform]) -> Stored:
-            saved = self._saved(before)
+        def promised(saved: Saved, rest: Sequence[Transform]) -> Stored:
             found = saved.opened()
             if found is None and any(one.beforehand(saved.result.result) for one in rest):
                 found = saved.write()  # the shape of the result depends on its voxels
             return PromisedVolume(saved) if found is None else found
 
-        return self._planned(transforms, promised)
+        return self._served(transforms, promised)
 
     def written(self, transforms: Sequence[Transform]) -> Plan:
         """Write what is missing and return the plan that serves a chain."""
+        return self._served(transforms, lambda saved, _: saved.opened() or saved.write())
 
-        def there(before: Sequence[Transform]) -> Stored:
-            saved = self._saved(before)
-            return saved.opened() or saved.write()
-
-        return self._planned(transforms, there)
-
-    def _planned(self, transforms: Sequence[Transform], saved: Callable[[Sequence[Transform]], Stored]) -> Plan:
-        plan = self.planner(transforms, saved=saved)
-        place = _last_save(transforms)
-        if place >= 0:
-            plan.origin = self._saved(transforms[: place + 1]).result
+    def _served(self, transforms: Sequence[Transform], stored: Callable[[Saved, Sequence[Transform]], Stored]) -> Plan:
+        place = max((i for i, one in enumerate(transforms) if isinstance(one, Save)), default=-1)
+        if place < 0:
+            return self.planner(transforms)
+        saved = self._saved(transforms[: place + 1])
+        volume = stored(saved, transforms[place + 1 :])
+        plan = self.planner(transforms, saved=lambda _: volume)
+        plan.origin = saved.result
         return plan
 
     def _saved(self, before: Sequence[Transform]) -> Saved:
@@ -225,16 +221,12 @@ class Saving:
         bare = [one for one in before if not isinstance(one, Save)]
         if save.format == "mhd":
             raise UsageError(f"Save({save.dataset!r}): detached headers are read, not written.", hint="Save as mha.")
-        mark = fingerprint(self.planner(bare, measure=False), root=self.root)
+        headers = self.planner(bare, measure=False)
+        measured = any(one.beforehand(headers.chain.stored) for one in bare)
+        result = self.planner(bare) if measured else headers
         path = as_path(save.place(self.case, self.group))
-        result = self.planner(bare)
         storage = {**self.storage, "codec": "none"} if save.format in _RAW else self.storage
-        return Saved(path, result, lambda: self.written(before[:-1]), mark, storage)
-
-
-def _last_save(transforms: Sequence[Transform]) -> int:
-    """Return the index of the last ``Save`` of a chain, -1 where there is none."""
-    return max((index for index, transform in enumerate(transforms) if isinstance(transform, Save)), default=-1)
+        return Saved(path, result, lambda: self.written(before[:-1]), fingerprint(headers, root=self.root), storage)
 
 
 def _plain(attributes: Attributes) -> dict[str, list[object]]:
