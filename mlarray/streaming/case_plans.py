@@ -21,10 +21,11 @@ from mlarray.errors import UsageError
 from mlarray.sources.base import NDArray
 from mlarray.streaming.case_layouts import Place
 from mlarray.streaming.case_set import CaseFiles, open_place
+from mlarray.streaming.chain import resolve
 from mlarray.streaming.grid import Overlap
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.planning import plan
-from mlarray.streaming.rules import COST_LIMIT
+from mlarray.streaming.rules import COST_LIMIT, Regime, judge
 from mlarray.streaming.saving import PromisedVolume, Saving
 from mlarray.transforms.augmentations.lists import Lists, draw, wanted_groups
 from mlarray.transforms.base import Transform
@@ -174,6 +175,17 @@ class CasePlans:
         with self._lock:
             return self._streamed(case, group, copy, epoch)
 
+    def draws_whole(self, case: int, group: str, copies: int) -> bool:
+        """Tell whether a copy of a group of a case is computed as a whole from the result that it is drawn from."""
+        base = self.base(case, group)
+        for copy in range(1, copies):
+            draws = self.settings.draws(self.cases[case].name, group, base.result, copy, 0, base.groups)
+            chain = resolve(base.result, draws)
+            verdict = judge(chain, base.patch_size, strict=self.settings.strict, cost_limit=self.settings.cost_limit)
+            if verdict.regime is not Regime.STREAM:
+                return True
+        return False
+
     def hold(self, case: int, group: str) -> Plan:
         """Return the plan on the result of a group of a case, which is computed unless it is in memory."""
         return self._result(case, group).plan
@@ -191,9 +203,8 @@ class CasePlans:
         with self._lock:
             if isinstance(self.base(case, group).source, PromisedVolume):
                 saving = self._saving(self.cases[case], group)
+                self._forget(key)
                 self._base[key] = saving.written(self.settings.chains[group].transforms)
-                for place in [place for place in self._streams if place[:2] == key]:
-                    del self._streams[place]
 
     def measure(self, case: int, group: str) -> None:
         """Measure what the stages of a group of a case need, unless that is done."""
@@ -206,9 +217,11 @@ class CasePlans:
     def close(self) -> None:
         """Close all files and let go of all results; a later read begins anew."""
         with self._lock:
-            for plan_ in self._base.values():
+            for key, plan_ in list(self._base.items()):
                 plan_.release()
                 plan_.close()
+                if plan_.origin is not None:
+                    self._forget(key)
             self._results.clear()
             self._whole_copies.clear()
             self._streams.clear()
@@ -300,7 +313,7 @@ class CasePlans:
         return self._base[key]
 
     def _forget(self, key: tuple[int, str]) -> None:
-        """Plan anew at the next use: another stream may have written another file to where this one saves."""
+        """Plan anew at the next use: what a ``Save`` is to write is written now, or another stream wrote over it."""
         del self._base[key]
         for place in [place for place in self._streams if place[:2] == key]:
             del self._streams[place]

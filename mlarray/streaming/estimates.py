@@ -55,6 +55,26 @@ def batch_bytes(plans: CasePlans, batch_size: int) -> int:
     return batch_size * max(sizes, default=0)
 
 
+def whole_copies_bytes(plans: CasePlans, copies: int, *, places: int) -> int:
+    """Return the most that is held of copies whose draws do not stream, and which are computed as wholes.
+
+    Parameters
+    ----------
+    plans : CasePlans
+        Of the cases.
+    copies : int
+        Of each case, itself included.
+    places : int
+        Cases whose whole copies are held at once.
+    """
+    groups = plans.settings.chains
+    sizes = (
+        sum(_bytes(plans.base(number, group)) for group in groups if plans.draws_whole(number, group, copies))
+        for number in range(len(plans.cases))
+    )
+    return places * max(sizes, default=0)
+
+
 def patch_for_evaluation(plans: CasePlans, budget: Budget) -> EvaluationPatch:
     """Return the patch that evaluation fits in a budget with."""
     shapes, channels = {}, {}
@@ -70,14 +90,18 @@ def _estimate(plans: CasePlans, number: int, copies: int) -> CaseEstimate:
     streams = {}
     for group in plans.settings.chains:
         base = plans.base(number, group)
-        bytes_ = base.result.bytes_of(base.result.region)
         stored += base.chain.stored.bytes_of(base.chain.stored.region)
-        resident += bytes_
+        resident += _bytes(base)
         streams[group] = tuple(plans.copy_plan(number, group, copy, 0).streams for copy in range(copies))
         peak = max(peak, _peak(base))
         if not all(streams[group]):
-            buffered += bytes_
+            buffered += _bytes(base)
     return CaseEstimate(plans.cases[number].name, stored, resident, streams, peak + _MEASURING_BYTES, buffered)
+
+
+def _bytes(plan: Plan) -> int:
+    """Return the bytes of the whole result."""
+    return plan.result.bytes_of(plan.result.region)
 
 
 def _peak(plan: Plan) -> int:

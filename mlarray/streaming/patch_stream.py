@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
 from mlarray.streaming.case_set import CaseSet, find_cases, split
-from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation
+from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation, whole_copies_bytes
 from mlarray.streaming.grid import Overlap, padded
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
@@ -45,6 +45,7 @@ from mlarray.transforms.augmentations.lists import Lists
 from mlarray.transforms.base import Transform
 
 PARTS = ("train", "validation")
+Placed: TypeAlias = tuple[int, int, Region, bool]  # case, copy, region, whether it is repeated
 PREFETCH = 2
 """Batches that each worker computes ahead."""
 
@@ -112,7 +113,9 @@ class PatchStream:
     Raises
     ------
     UsageError
-        Arguments that do not fit together, or a budget that cannot hold what the chains need; nothing is read but headers.
+        Arguments that do not fit together.
+    MemoryLimitError
+        A budget that cannot hold what the chains need. Nothing is read but headers.
     """
 
     def __init__(
@@ -189,12 +192,14 @@ class PatchStream:
             shuffle_window=shuffle_window,
             workers=workers,
             processors=this_machine().processors,
-            batch_bytes=(PREFETCH + 1) * batch_bytes(self._plans, batch_size),
+            batch_bytes=(PREFETCH + 1) * batch_bytes(self._plans, batch_size)
+            + whole_copies_bytes(self._plans, self.copies, places=max(batch_size + 1, shuffle_window or 0)),
         )
         self._plans.resident = self.decision.regime is CaseRegime.CACHE
         self._plans.capacity = self.decision.fifo_cases
         kept = None if self.cases.root is None else kept_for(self.cases.root, folder=keep)
         self._own_cases = self._cases_of_rank()
+        self._ahead: dict[int, list[Placed]] = {}  # batches that were announced and have not been asked for
         self._places = PatchPlaces(self._plans, self.sampler, seed=seed, kept=kept)
         self.set_epoch(0)
 
@@ -261,6 +266,7 @@ class PatchStream:
     def set_epoch(self, epoch: int) -> None:
         """Go to the beginning of an epoch: another order, other positions, and, with ``inline_augmentations``, other draws."""
         self.epoch, self.first = whole("An epoch", epoch, 0), 0
+        self._ahead.clear()
         self._places.set_epoch(epoch, draws=self._draw_epoch)
         counts = self._places.counts(self._own_cases, self.copies)
         self._order = epoch_order(counts, seed=self.seed, epoch=epoch, shuffle=self.shuffle, window=self.shuffle_window)
@@ -302,10 +308,8 @@ class PatchStream:
         stack : callable
             Where the arrays of a group go, see :meth:`Batch.of`.
         """
-        positions, repeated = self._batches[index]
-        places = enumerate(zip(self._order[positions], repeated, strict=True))
-        samples = [self._sample(entry, place, repeated=bool(again)) for place, (entry, again) in places]
-        return Batch.of(samples, stack=stack)
+        placed = self._ahead.pop(index, None) or self._announced(index)
+        return Batch.of([self._sample(*one) for one in placed], stack=stack)
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the batches of this epoch from where the stream stands, computed in this process."""
@@ -316,15 +320,7 @@ class PatchStream:
 
     def announce(self, index: int) -> None:
         """Tell storage which regions a batch will read, so that they load while something else is computed."""
-        if self._plans.resident:
-            return
-        positions, _ = self._batches[index]
-        for place, entry in enumerate(self._order[positions]):
-            case, copy, region = self._place(entry, place)
-            for group in self.chains:
-                plan = self._plans.copy_plan(case, group, copy, self._draw_epoch)
-                if plan.streams:
-                    plan.prefetch([region])
+        self._ahead[index] = self._announced(index)
 
     def prepare(self) -> None:
         """Measure what patches need, once per case, and in the cache regime load every case: before workers are started."""
@@ -400,8 +396,21 @@ class PatchStream:
             raise UsageError(f"There is no case {case!r} in this stream.")
         return self.cases.names.index(case)
 
-    def _sample(self, entry: NDArray, place: int, *, repeated: bool) -> Sample:
-        case, copy, region = self._place(entry, place)
+    def _announced(self, index: int) -> list[Placed]:
+        """Return the places of a batch's patches, after telling storage about them: they load side by side."""
+        positions, repeated = self._batches[index]
+        placed = [
+            self._place(entry, place, bool(again))
+            for place, (entry, again) in enumerate(zip(self._order[positions], repeated, strict=True))
+        ]
+        for case, copy, region, _ in placed if not self._plans.resident else ():
+            for group in self.chains:
+                plan = self._plans.copy_plan(case, group, copy, self._draw_epoch)
+                if plan.streams:
+                    plan.prefetch([region])
+        return placed
+
+    def _sample(self, case: int, copy: int, region: Region, repeated: bool) -> Sample:  # noqa: FBT001
         arrays, geometry = {}, {}
         for group, chain in self.chains.items():
             plan = self._plans.plan(case, group, copy, self._draw_epoch)
@@ -415,13 +424,13 @@ class PatchStream:
             arrays[group], geometry[group] = patch, plan.geometry(region)
         return Sample(arrays, self.cases.cases[case].name, copy, region, geometry, repeated)
 
-    def _place(self, entry: NDArray, place: int) -> tuple[int, int, Region]:
-        """Return case, copy and region of an entry that stands at a place of its batch."""
+    def _place(self, entry: NDArray, place: int, repeated: bool) -> Placed:  # noqa: FBT001
+        """Return where the patch of an entry lies that stands at a place of its batch."""
         own, copy, number = (int(value) for value in entry)
         case = self._own_cases[own]
         forced = self.sampler.forced(place, self.batch_size)
         region = self._places.region(case, copy, number, forced=forced)
-        return case, copy, region
+        return case, copy, region, repeated
 
     def _identity(self) -> str:
         """Return a mark of everything that decides batches."""

@@ -24,6 +24,7 @@ from mlarray.streaming import (
     padded,
     plan,
 )
+from mlarray.streaming.estimates import whole_copies_bytes
 from mlarray.streaming.loader import WorkerLoader
 from mlarray.streaming.plan_source import write_result
 from mlarray.transforms.augmentations import AugmentationList, Brightness, Flip, Permute, Rotate
@@ -188,6 +189,47 @@ def test_copies_are_drawn_anew_only_when_asked(dataset: Path) -> None:
 
     kept, drawn = copies(False), copies(True)
     assert kept[0] == kept[1] == drawn[0] != drawn[1]
+
+
+class Counted:
+    """A sampler that notes for which patches it is asked."""
+
+    group, aligned = None, False
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, int]] = []
+
+    def count(self, shape: Any, patch_size: Any) -> int:
+        return 4
+
+    def forced(self, position: int, batch_size: int) -> bool:
+        return False
+
+    def region(self, shape: Any, patch_size: Any, index: int, *, key: int, **given: Any) -> Any:
+        self.asked.append((key, index))
+        return RandomPatches(4).region(shape, patch_size, index, key=key)
+
+
+def test_a_place_is_worked_out_once(dataset: Path) -> None:
+    sampler = Counted()
+    stream = stream_of(dataset, sampler=sampler, regime="stream")
+    batches = list(stream)
+    assert len(sampler.asked) == len(set(sampler.asked)) == 16
+    assert digest(batches) == digest(stream.batch(index) for index in range(len(stream)))
+
+
+def test_copies_that_are_computed_as_wholes_count_in_what_is_predicted(dataset: Path) -> None:
+    turned = {"augmentations": [AugmentationList([Rotate(10, 10)], nb=1)], "memory_budget": "1GiB"}
+    cheap, dear = (PatchStream(dataset, GROUPS, patch_size=8, cost_limit=limit, **turned) for limit in (100, 1.5))
+    wholes = {case: stream_plan_bytes(dear, case) for case in range(4)}
+    assert not dear._plans._drawn_from(0, "CT", 1, 0).streams
+    assert whole_copies_bytes(cheap._plans, 2, places=3) == 0
+    assert whole_copies_bytes(dear._plans, 2, places=3) == 3 * max(wholes.values())
+
+
+def stream_plan_bytes(stream: PatchStream, case: int) -> int:
+    results = [stream.plan_as_judged(case, group).result for group in stream.chains]
+    return sum(result.bytes_of(result.region) for result in results)
 
 
 # --- going on ---------------------------------------------------------------------------------------------------------

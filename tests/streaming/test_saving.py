@@ -176,7 +176,7 @@ def test_a_file_of_the_data_set_is_not_written_over(dataset: Path) -> None:
     assert (dataset / "p0" / "CT.mla").read_bytes() == before
 
 
-@pytest.mark.parametrize("way", ["pickle", "spawn"])
+@pytest.mark.parametrize("way", ["pickle", "spawn", "close"])
 def test_a_folder_that_two_chains_share_gives_each_its_own_voxels(dataset: Path, way: str) -> None:
     saved = str(dataset.parent / "saved")
     mine, other = ([T.Clip(-500, bound), T.Save(saved)] for bound in (100, 5))
@@ -187,6 +187,10 @@ def test_a_folder_that_two_chains_share_gives_each_its_own_voxels(dataset: Path,
         sent = pickle.dumps(stream)
         stream_of(dataset, other).prepare()
         assert_equal(arrays(pickle.loads(sent)), expected)
+    elif way == "close":
+        stream_of(dataset, other).prepare()
+        stream.close()
+        assert_equal(arrays(stream), expected)
     else:
         with WorkerLoader(stream, workers=1, context="spawn") as loader:
             stream_of(dataset, other).prepare()
