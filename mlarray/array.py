@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlarray.axes import AxesLike, Axis, are_labelled, parse_axes
-from mlarray.creation import Constructors, metadata_from, numeric, target_path
+from mlarray.creation import Constructors, Verification, metadata_from, numeric, target_path
 from mlarray.errors import MetadataError, UsageError
 from mlarray.layout import DEFAULT_LAYOUT, Layout, LayoutName
 from mlarray.metadata import Meta, decode, encode, update_managed
@@ -29,7 +29,7 @@ from mlarray.spatial_view import SpatialView
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
 from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of, refuse_without_axes
-from mlarray.storage.blosc import BloscStore, MapMode, copy_store, open_store, store_from_frame
+from mlarray.storage.blosc import BloscStore, MapMode, open_store, store_from_frame
 from mlarray.storage.contents import (
     CONVERSION_RECORD,
     LOCATIONS_RECORD,
@@ -41,6 +41,7 @@ from mlarray.storage.contents import (
     stored_axes,
     stored_metadata,
 )
+from mlarray.storage.copies import copy_store
 from mlarray.storage.memory import ArrayStore
 from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageKwargs, StorageOptions
 from mlarray.storage.publish import PendingFile
@@ -285,8 +286,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
         store = self._store
         if store is not None and store.path is not None and self._session is None and self.mmap_mode != "c":
             # The absolute path: the other process may work in another folder.
-            arguments = (str(store.path.absolute()), self.mode, self.mmap_mode, self._options.dparams)
-            return (type(self).open, arguments)
+            opened = partial(type(self).open, verify=self._verify)
+            return (opened, (str(store.path.absolute()), self.mode, self.mmap_mode, self._options.dparams))
         if self._session is not None:
             raise UsageError(
                 f"{self.filepath} is open for writing and cannot be sent to another process.", hint="Close it first."
@@ -305,6 +306,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         self._store: BloscStore | ArrayStore | None = None
         self._session: WriteSession | None = None
         self._options = _DEFAULTS
+        self._verify: Verification = None
         self._kept_layout: Layout | None = None  # of a file that was loaded without compression
         self._finalizer: weakref.finalize[Any, Any] | None = None
 
@@ -373,7 +375,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
             mode, mmap_mode = "a", "r+" if self.mmap_mode else None
         if self._session is not None:
             self._session.drop()
-        fresh = type(self)._opened(path, mode, mmap_mode, self._options.dparams)  # type: ignore[arg-type]
+        fresh = type(self)._opened(path, mode, mmap_mode, self._options.dparams, verify=self._verify)  # type: ignore[arg-type]
         meta, record = self._meta, self._axes_record
         self._release()
         self._become(fresh)
@@ -381,11 +383,10 @@ class MLArray(VoxelView, SpatialView, Constructors):
         self._watch()
 
     @classmethod
-    def _opened(cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params) -> Self:
-        store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
-        integrity.refuse_unfinished(store)
+    def _opened(cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params, *, verify: Verification) -> Self:
+        store = _verified(path, verify, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
         image = cls._of(store)
-        image.filepath, image.mode, image.mmap_mode = str(path), mode, mmap_mode
+        image.filepath, image.mode, image.mmap_mode, image._verify = str(path), mode, mmap_mode, verify
         if dparams is not None:
             image._options = StorageOptions(dparams=dparams)
         if store.writable and mmap_mode != "c":
@@ -398,9 +399,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
         return image
 
     @classmethod
-    def _loaded(cls, path: Path, dparams: Params, *, compressed: bool) -> Self:
-        store = open_store(path, mmap_mode="r", dparams=dparams)
-        integrity.refuse_unfinished(store)
+    def _loaded(cls, path: Path, dparams: Params, *, compressed: bool, verify: Verification) -> Self:
+        store = _verified(path, "full" if verify else None, mode="r", mmap_mode="r", dparams=dparams)
         image = cls._of(store)
         image.filepath = str(path)
         if image.meta is None or image._store is None:
@@ -444,6 +444,19 @@ class MLArray(VoxelView, SpatialView, Constructors):
         image._axes_record = axes
         image._fill(source, options, compressed=compressed, sampled=sampled)
         return image
+
+
+def _verified(path: Path, verify: Verification, *, mode: str, mmap_mode: MapMode, dparams: Params) -> BloscStore:
+    """Open a finished file, compared with its checksums as far as that is asked for."""
+    if verify is not None:
+        integrity.refuse_broken_seal(path)
+    store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
+    integrity.refuse_unfinished(store)
+    if verify == "full":
+        integrity.refuse_damaged(store)
+    elif verify == "lazy":
+        integrity.prove_on_first_touch(store)
+    return store
 
 
 def _axes_argument(axes: AxesLike | None, axis_labels: Sequence[Any] | None) -> tuple[Axis, ...] | None:

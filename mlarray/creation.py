@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, Unpack
+from typing import TYPE_CHECKING, Any, Literal, Self, TypeAlias, Unpack
 
 import numpy as np
 import numpy.typing as npt
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 ShapeLike = int | Sequence[int] | npt.NDArray[Any]
 SUFFIX = ".mla"
+Verification: TypeAlias = Literal["full", "lazy"] | None
 READABLE_SUFFIXES = (".mla", ".mb2nd", ".b2nd")
 
 
@@ -39,9 +40,11 @@ class Constructors:
     if TYPE_CHECKING:  # what the handle offers to its constructors
 
         @classmethod
-        def _opened(cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params) -> Self: ...
+        def _opened(
+            cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params, *, verify: Verification
+        ) -> Self: ...
         @classmethod
-        def _loaded(cls, path: Path, dparams: Params, *, compressed: bool) -> Self: ...
+        def _loaded(cls, path: Path, dparams: Params, *, compressed: bool, verify: Verification) -> Self: ...
         @classmethod
         def _allocated(
             cls, path: Path, spec: ArraySpec, options: StorageOptions, meta: Any, mmap_mode: MapMode
@@ -58,6 +61,8 @@ class Constructors:
         mode: str = "r",
         mmap_mode: MapMode = "r",
         dparams: Params = None,
+        *,
+        verify: Verification = None,
     ) -> Self:
         """Open a file without reading its voxels.
 
@@ -71,6 +76,10 @@ class Constructors:
             Memory map: read-only (default), reading and writing, changes kept in memory only, or no map.
         dparams : mapping or blosc2.DParams, optional
             Decompression parameters; default 1 thread.
+        verify : {"full", "lazy", None}
+            Compare the file with its checksums: all of it now; what surrounds the chunks now and each chunk before it is
+            decoded for the first time; or not at all (default), as a read of a patch would pay for whole chunks. A file
+            without checksums is decoded from the first to the last chunk by ``"full"``; ``"lazy"`` has nothing to compare.
 
         Returns
         -------
@@ -85,6 +94,8 @@ class Constructors:
             Another suffix or mode.
         FormatError
             The file is damaged, was not finished, or is no array.
+        IntegrityError
+            The file, or a chunk that is read later, does not match its checksums.
 
         Examples
         --------
@@ -102,10 +113,17 @@ class Constructors:
                 f"mode must be 'r' or 'a', got {mode!r}.",
                 hint="mmap_mode='r+' opens for writing; MLArray.create makes files.",
             )
-        return cls._opened(_readable(filepath), mode, mmap_mode, dparams)
+        return cls._opened(_readable(filepath), mode, mmap_mode, dparams, verify=_verification(verify))
 
     @classmethod
-    def load(cls, filepath: str | Path, dparams: Params = None, compressed: bool = True) -> Self:
+    def load(
+        cls,
+        filepath: str | Path,
+        dparams: Params = None,
+        compressed: bool = True,
+        *,
+        verify: Verification = None,
+    ) -> Self:
         """Read a whole file into memory.
 
         Parameters
@@ -116,8 +134,10 @@ class Constructors:
             Decompression parameters; default 1 thread.
         compressed : bool
             Keep the voxels compressed (default), or decompress them into a numpy array.
+        verify : {"full", "lazy", None}
+            As for :meth:`open`; all of the file is read here, so that both find the same.
         """
-        return cls._loaded(_readable(filepath), dparams, compressed=compressed)
+        return cls._loaded(_readable(filepath), dparams, compressed=compressed, verify=_verification(verify))
 
     @classmethod
     def create(
@@ -461,6 +481,13 @@ def numeric(array: npt.ArrayLike) -> NDArray:
     if values.dtype.kind not in "biufc":
         raise DTypeError(f"An array of numbers is needed, got {type(array).__name__} with dtype {values.dtype}.")
     return values
+
+
+def _verification(verify: Any) -> Verification:
+    if verify not in ("full", "lazy", None):
+        raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
+    chosen: Verification = verify
+    return chosen
 
 
 def _readable(filepath: str | Path) -> Path:

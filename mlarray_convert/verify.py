@@ -145,9 +145,8 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
         if found is not None:
             return FileCheck(path, "checksums", found)
         if row.name in CHUNK_FORMATS:
-            with closing(open_as(row, path, mapped=False)):
-                state, problems = _checksum_state(path)
-                return FileCheck(path, "checksums" if state == "intact" else "decoded", problems)
+            state, problems = _checksum_state(path)
+            return FileCheck(path, "checksums" if state == "intact" else "decoded", problems)
         items: list[str | None] = [item] if item is not None else [*(one.name for one in items_of(path))]
         for one in items or [None]:
             with closing(open_as(row, path, item=one, mapped=False)) as source:
@@ -233,14 +232,9 @@ def _differing_chunks(path: Path) -> tuple[str, ...]:
 
 
 def _checksum_state(path: Path) -> tuple[str, tuple[str, ...]]:
-    from mlarray.storage.blosc import open_store
-    from mlarray.storage.integrity import check
+    from mlarray.storage.integrity import check_file as check_stored
 
-    store = open_store(path, mmap_mode=None)
-    try:
-        report = check(store)
-    finally:
-        store.close()
+    report = check_stored(path)
     return report.state.value, report.problems
 
 

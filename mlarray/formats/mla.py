@@ -21,7 +21,7 @@ from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase,
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
 from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of
-from mlarray.storage.blosc import BloscStore, create_like, open_store
+from mlarray.storage.blosc import BloscStore, open_store
 from mlarray.storage.contents import (
     CONVERSION_RECORD,
     LOCATIONS_RECORD,
@@ -30,6 +30,7 @@ from mlarray.storage.contents import (
     stored_axes,
     stored_metadata,
 )
+from mlarray.storage.copies import create_like
 from mlarray.storage.filters import sample_region as centred_region
 from mlarray.storage.measured import keep_statistics, refuse_unproven, statistics_of
 from mlarray.storage.options import DECOMPRESSION_THREADS, StorageOptions

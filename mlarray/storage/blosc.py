@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 import os
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,8 +19,10 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.storage.chunk_proof import ChunkProof, FirstTouch
 from mlarray.storage.forks import is_forked, with_safe_threads
 from mlarray.storage.frame import (
+    RESTORE,
     FrameSizes,
     Version,
     packed_value,
@@ -62,11 +63,14 @@ class BloscStore:
         self.path = path
         self.mmap_mode = mmap_mode
         self.writable = writable
-        self._version = version  # of a file that blosc2 opens anew, by its name, for every chunk and record
+        self.opened_version = version  # of a file that is only read
+        # A file that is not mapped is opened anew by blosc2, by its name, for every chunk and record.
+        self._version = version if mmap_mode is None else None
         self._process = os.getpid()
         self._gatherer: ChunkGatherer | None = None
         self._packer: ChunkPacker | None = None
         self._ahead: FileReadAhead | None = None
+        self._first_touch: FirstTouch | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.chunks: tuple[int, ...] = tuple(array.chunks)
         self.blocks: tuple[int, ...] = tuple(array.blocks)
@@ -94,6 +98,11 @@ class BloscStore:
         filters = tuple(f.name for f in params.filters if getattr(f, "value", f) != 0)
         return Compression(params.codec.name, int(params.clevel), filters)
 
+    @property
+    def cparams(self) -> Any:
+        """The compression parameters of blosc2 that the store was made with."""
+        return self._schunk.cparams
+
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, in the stored byte order."""
         shape = region.shape
@@ -110,6 +119,8 @@ class BloscStore:
             self._adopt()
         if self._gatherer is not None:
             self._gatherer.flush(region)
+        if self._first_touch is not None:
+            self._first_touch.before_read(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
         block = out if direct else np.empty(shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
@@ -154,6 +165,20 @@ class BloscStore:
         import blosc2
 
         self._packer = packer_for(self._schunk.cparams, self.grid, self.dtype, blosc2, at_once=at_once)
+
+    def chunk_proof(self, digests: bytes) -> ChunkProof:
+        """Return what compares the chunks of the file with their checksums, without decoding them."""
+        import blosc2
+
+        assert self.path is not None
+        header = read_header(self.path)
+        if self.opened_version not in (None, header.version):
+            raise self._replaced()
+        return ChunkProof(self.path, header, digests, blosc2.decompress2)
+
+    def prove_on_first_touch(self, proof: ChunkProof) -> None:
+        """Prove each chunk when a read needs it for the first time."""
+        self._first_touch = FirstTouch(proof, self.grid)
 
     def flush(self, region: Region | None = None) -> None:
         """Store what is still gathered, of the chunks of ``region`` or of all."""
@@ -246,12 +271,15 @@ class BloscStore:
 
     def _refuse_replaced(self) -> None:
         if self._version is not None and self.path is not None and version_of(self.path) != self._version:
-            raise FormatError(f"{self.path} was replaced or removed after it was opened.", hint="Open it again.")
+            raise self._replaced()
+
+    def _replaced(self) -> FormatError:
+        return FormatError(f"{self.path} was replaced or removed after it was opened.", hint="Open it again.")
 
     def _damaged(self, what: str, error: Exception) -> FormatError:
         return FormatError(
             f"{self.path or 'The array'} is damaged: {what} cannot be decoded ({str(error) or 'by blosc2'}).",
-            hint="Make it again from its source, or restore a copy.",
+            hint=RESTORE,
         )
 
     def _adopt(self) -> None:
@@ -260,6 +288,8 @@ class BloscStore:
             self._process = os.getpid()
             return
         if self.path is None or self.mmap_mode == "c":
+            from mlarray.storage.copies import copy_store
+
             own = copy_store(self, None, records=self.record_names())
         else:
             own = open_store(self.path, mode="a" if self.writable else "r", mmap_mode=self.mmap_mode)
@@ -276,7 +306,7 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = self._packer = self._ahead = None
+        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self._first_touch = None
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):
@@ -394,14 +424,13 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
         raise FormatError(
             f"{path} is damaged or was never finished: blosc2 cannot open it.",
-            hint="Make it again from its source, or restore a copy.",
+            hint=RESTORE,
         ) from error
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
     if writable and is_forked():
         array.schunk.cparams = with_safe_threads(array.schunk.cparams)
-    watched = header.version if mmap_mode is None and not writable else None
-    opened = BloscStore(array, path, mmap_mode, writable=writable, version=watched)
+    opened = BloscStore(array, path, mmap_mode, writable=writable, version=None if writable else header.version)
     inside = array.schunk
     frame = FrameSizes(inside.nchunks, inside.chunksize, inside.blocksize, inside.typesize)
     refuse_contradictions(
@@ -410,43 +439,6 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     opened._refuse_replaced()
     opened._ahead = ahead
     return opened
-
-
-def create_like(source: BloscStore, path: Path | None, *, dparams: Params = None) -> BloscStore:
-    """Create a store that takes the chunks of another as they are: :func:`create_store` with all that it was made with."""
-    layout = Layout(tuple(max(1, c) for c in source.chunks), tuple(max(1, b) for b in source.blocks), None, "")
-    params = source._schunk.cparams
-    return create_store(source.shape, source.dtype, layout, path=path, cparams=params, dparams=dparams)
-
-
-def copy_store(
-    source: BloscStore, path: Path | None, *, dparams: Params = None, records: tuple[str, ...] = ()
-) -> BloscStore:
-    """Copy a store chunk by chunk, without decoding.
-
-    Parameters
-    ----------
-    source : BloscStore
-        Of any kind.
-    path : Path or None
-        File to create, or None for memory.
-    dparams : mapping or blosc2.DParams, optional
-        Of the copy.
-    records : tuple of str
-        Records that are copied too.
-    """
-    source.flush()
-    copied = create_like(source, path, dparams=dparams)
-    for index in range(source.chunk_count):
-        try:
-            copied.put_chunk_bytes(index, source.chunk_bytes(index))
-        except (RuntimeError, OSError):
-            source.read(Region(*source.grid.chunk_region(index)))  # tells when the chunk itself is what is wrong
-            raise
-    for name in sorted(set(records) & set(source.record_names())):
-        with suppress(FormatError):  # a damaged record is not copied; who needs it asks the source and is told
-            copied.put_record(name, source.record(name))
-    return copied
 
 
 def store_from_frame(data: bytes) -> BloscStore:

@@ -31,6 +31,9 @@ _FIELDS = struct.Struct(">BB8sBiBQB4sBqBq")
 _FIELD_TYPES = (0x9E, 0xA8, 0xD2, 0xCF, 0xA4, 0xD3, 0xD3)
 _TO_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _ALLOWED_METALAYERS = frozenset({"b2nd", "med_blosc2"})
+RESTORE = (
+    "Make it again from its source, or restore a copy. `mla verify --salvage OUT FILE` writes what is intact of it."
+)
 
 
 class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, and a dataclass takes four times as long
@@ -57,6 +60,11 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
     metalayers: dict[str, bytes]
     version: Version
     seconds: float
+
+    @property
+    def data_end(self) -> int:
+        """Where the chunks end and the index begins."""
+        return self.header_bytes + self.compressed_bytes
 
 
 def read_header(path: Path) -> FrameHeader:
@@ -114,6 +122,20 @@ def read_header(path: Path) -> FrameHeader:
     return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, _version(status), seconds)
 
 
+def open_to_read(path: Path) -> int:
+    """Open a file for :func:`read_at` and return its descriptor."""
+    return os.open(path, _TO_READ)
+
+
+def read_at(fd: int, count: int, place: int) -> bytes:
+    """Return ``count`` bytes of a file from ``place`` on, fewer where it ends; several threads may share ``fd``."""
+    if hasattr(os, "pread"):
+        return os.pread(fd, count, place)
+    with os.fdopen(os.dup(fd), "rb", buffering=0) as file:  # Windows
+        file.seek(place)
+        return file.read(count)
+
+
 def version_of(path: Path) -> Version | None:
     """Return what tells a file from one that replaces it, or None where there is no file."""
     try:
@@ -121,6 +143,11 @@ def version_of(path: Path) -> Version | None:
     except FileNotFoundError:
         return None
     return _version(status)
+
+
+def version_of_open(fd: int) -> Version:
+    """Return what tells an open file from one that replaces it."""
+    return _version(os.fstat(fd))
 
 
 def _version(status: os.stat_result) -> Version:
@@ -236,6 +263,4 @@ def _parse(path: Path, head: bytes) -> tuple[int, int, int, dict[str, bytes]]:
 
 
 def _damaged(path: Path, what: str) -> FormatError:
-    return FormatError(
-        f"{path} is damaged or was never finished: {what}.", hint="Make it again from its source, or restore a copy."
-    )
+    return FormatError(f"{path} is damaged or was never finished: {what}.", hint=RESTORE)

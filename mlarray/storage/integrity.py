@@ -1,8 +1,8 @@
 """Are the stored bytes the ones that were written, and did the writer finish?
 
 blosc2 does not check what it decompresses. A store of ours therefore carries a checksum (XXH3-64) of every stored chunk and
-of every record beside the array, in a record of its own. While a store is being written it says so in another record; a
-store whose writer died keeps saying it.
+of every record beside the array, in a record of its own, and a file ends with a seal over all that is not a chunk
+(``seal.py``). While a store is being written it says so in another record; a store whose writer died keeps saying it.
 """
 
 from __future__ import annotations
@@ -13,20 +13,24 @@ import socket
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
+from pathlib import Path
 from typing import Any
 
 import xxhash
 
-from mlarray.errors import FormatError, UnfinishedError
+from mlarray.errors import FormatError, IntegrityError, UnfinishedError
 from mlarray.region import Region
-from mlarray.storage.blosc import BloscStore
+from mlarray.storage.blosc import BloscStore, open_store
+from mlarray.storage.chunk_proof import DIGEST_BYTES, damaged_chunk, digest
+from mlarray.storage.frame import RESTORE
+from mlarray.storage.seal import SealState, seal_state, write_seal
 
 STATE_RECORD = "mla_state"
 INTEGRITY_RECORD = "mla_integrity"
 METADATA_RECORD = "mlarray"
 STATISTICS_RECORD = "mla_statistics"  # of the voxels, see streaming/recorded.py
 ALGORITHM = "xxh3_64"
-_DIGEST_BYTES = 8
+_BROKEN_SEAL = "The header, the index or the records do not match the seal at its end."
 _PROCESS_TOKEN = secrets.token_hex(8)  # process ids are used again, above all in containers
 
 
@@ -80,12 +84,12 @@ def refuse_unfinished(store: BloscStore) -> None:
         return
     raise UnfinishedError(
         f"{store.path} was not finished by its writer (process {writer.get('pid')!r} on {writer.get('host')!r}).",
-        hint="Wait if that process is alive; otherwise make the file again.",
+        hint="Wait if that process is alive. Otherwise make the file again; `mla verify --salvage OUT FILE` keeps what is there.",
     )
 
 
 def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> None:
-    """Write the checksums and take the mark of :func:`mark_unfinished` away.
+    """Write the checksums, take the mark of :func:`mark_unfinished` away, and seal the file, if it is one.
 
     Parameters
     ----------
@@ -99,14 +103,13 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
     except FormatError:  # damaged checksums are replaced
         before = None
     digests = bytearray(before["chunks"]) if before is not None else bytearray()
-    complete = len(digests) == store.chunk_count * _DIGEST_BYTES
+    complete = len(digests) == store.chunk_count * DIGEST_BYTES
     if changed_chunks is None or not complete:
-        digests = bytearray(store.chunk_count * _DIGEST_BYTES)
+        digests = bytearray(store.chunk_count * DIGEST_BYTES)
         changed_chunks = range(store.chunk_count)
     for index in changed_chunks:
-        digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES] = _digest(store.chunk_bytes(index))
+        digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES] = digest(store.chunk_bytes(index))
     _drop_stale_statistics(store, _checksum(bytes(digests)))
-    store.drop_record(STATE_RECORD)
     store.put_record(
         INTEGRITY_RECORD,
         {
@@ -116,13 +119,18 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
             "stored_bytes": store.stored_bytes,
         },
     )
+    store.drop_record(STATE_RECORD)
+    if store.path is not None:
+        write_seal(store.path)
 
 
 def is_current(store: BloscStore) -> bool:
     """Tell whether nobody who keeps no checksums has written to the store since they were made, as far as can be seen."""
     try:
         integrity = _read_integrity(store)
-    except FormatError:
+        if store.path is not None and seal_state(store.path) is not SealState.HOLDS:
+            return False
+    except (FormatError, FileNotFoundError):
         return False
     return integrity is not None and _record_digests(store) == integrity["records"] and _same_size(store, integrity)
 
@@ -139,23 +147,20 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
 
     Raises
     ------
-    FormatError
+    IntegrityError
         At the first chunk that is damaged.
     """
     integrity = _read_integrity(store) if checked and is_current(store) else None
     digests = integrity["chunks"] if integrity is not None and integrity["algorithm"] == ALGORITHM else b""
-    has_digests = len(digests) == store.chunk_count * _DIGEST_BYTES
+    has_digests = len(digests) == store.chunk_count * DIGEST_BYTES
     for index in range(store.chunk_count):
         data = store.chunk_bytes(index)
         if not checked:
             pass
         elif not has_digests:
             store.read(Region(*store.grid.chunk_region(index)))
-        elif _digest(data) != digests[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES]:
-            raise FormatError(
-                f"{store.path or 'The array'} is damaged: chunk {index} does not match its checksum.",
-                hint="Make it again from its source, or restore a copy.",
-            )
+        elif digest(data) != digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]:
+            raise damaged_chunk(store.path, index)
         yield data
 
 
@@ -175,7 +180,7 @@ def proven_checksum(store: BloscStore) -> str | None:
     """
     try:
         integrity = _read_integrity(store) if is_current(store) else None
-        if integrity is None or len(integrity["chunks"]) != store.chunk_count * _DIGEST_BYTES:
+        if integrity is None or len(integrity["chunks"]) != store.chunk_count * DIGEST_BYTES:
             return None
         for _ in stored_chunks(store):
             pass
@@ -192,33 +197,124 @@ def check(store: BloscStore) -> IntegrityReport:
     IntegrityReport
         Never raises for damage: damage is the answer.
     """
+    seal = SealState.MISSING if store.path is None else seal_state(store.path)
     try:
         integrity = _read_integrity(store)
     except FormatError as error:
         return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
+    if seal is SealState.HOLDS and integrity is not None and integrity["algorithm"] == ALGORITHM:
+        return _sealed(store, integrity["chunks"])
+    if seal is SealState.BROKEN:
+        bad = _undecodable(store) if integrity is None else _different(store, integrity["chunks"])
+        return IntegrityReport(IntegrityState.DAMAGED, (_BROKEN_SEAL, *_problems_of_chunks(store, bad)), bad)
     if integrity is None or integrity["algorithm"] != ALGORITHM:
         return _by_decoding(store, IntegrityState.UNCHECKED)
+    return _without_seal(store, integrity)
+
+
+def check_file(path: Path) -> IntegrityReport:
+    """Check a file as :func:`check` does, and hand nothing to blosc2 that its seal does not vouch for.
+
+    Raises
+    ------
+    UnfinishedError
+        Its writer did not finish it.
+    FormatError, MissingFileError, OSError
+        It cannot be opened; damage that is found before is the answer.
+    """
+    if seal_state(path) is SealState.BROKEN:
+        return IntegrityReport(IntegrityState.DAMAGED, (_BROKEN_SEAL,))
+    store = open_store(path, mmap_mode=None)
+    try:
+        refuse_unfinished(store)
+        return check(store)
+    finally:
+        store.close()
+
+
+def refuse_damaged(store: BloscStore) -> None:
+    """Raise when a store does not pass :func:`check`.
+
+    Raises
+    ------
+    IntegrityError
+        Naming what is damaged.
+    """
+    report = check(store)
+    if report.state is IntegrityState.DAMAGED:
+        raise IntegrityError(f"{store.path or 'The array'} is damaged: {' '.join(report.problems)}", hint=RESTORE)
+
+
+def prove_on_first_touch(store: BloscStore) -> None:
+    """Let a store prove each chunk when it is read for the first time; one whose chunks nothing vouches for is read as it is."""
+    integrity = _read_integrity(store) if is_current(store) else None
+    if integrity is not None and integrity["algorithm"] == ALGORITHM:
+        store.prove_on_first_touch(store.chunk_proof(integrity["chunks"]))
+
+
+def refuse_broken_seal(path: Path) -> None:
+    """Raise when the seal of a file does not hold, before blosc2 sees the file.
+
+    Raises
+    ------
+    IntegrityError
+        Header, index or records are not what was written.
+    """
+    if seal_state(path) is SealState.BROKEN:
+        raise IntegrityError(f"{path} is damaged: {_BROKEN_SEAL}", hint=RESTORE)
+
+
+def _sealed(store: BloscStore, digests: bytes) -> IntegrityReport:
+    if len(digests) != store.chunk_count * DIGEST_BYTES:
+        return IntegrityReport(IntegrityState.DAMAGED, (_wrong_count(store, digests),), _undecodable(store))
+    try:
+        proof = store.chunk_proof(digests)
+    except FormatError as error:
+        return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
+    try:
+        bad = tuple(index for index in range(store.chunk_count) if not proof.holds(index))
+    finally:
+        proof.close()
+    state = IntegrityState.DAMAGED if bad else IntegrityState.INTACT
+    return IntegrityReport(state, _problems_of_chunks(store, bad), bad)
+
+
+def _without_seal(store: BloscStore, integrity: Mapping[str, Any]) -> IntegrityReport:
+    """Tell damage from what a program wrote that knows nothing of our records."""
     found, expected = _record_digests(store), integrity["records"]
     different = sorted(name for name in found.keys() | expected.keys() if found.get(name) != expected.get(name))
     if different == [METADATA_RECORD]:
         # Only programs that know nothing of our records rewrite the metadata and leave them alone.
         return _by_decoding(store, IntegrityState.CHANGED)
     problems = [f"Record {name!r} does not match its checksum." for name in different]
-    chunks = integrity["chunks"]
-    if len(chunks) != store.chunk_count * _DIGEST_BYTES:
-        problems.append(f"There are checksums of {len(chunks) // _DIGEST_BYTES} chunks for {store.chunk_count} chunks.")
+    digests = integrity["chunks"]
+    if len(digests) != store.chunk_count * DIGEST_BYTES:
+        problems.append(_wrong_count(store, digests))
         return IntegrityReport(IntegrityState.DAMAGED, tuple(problems), _undecodable(store))
-    bad = tuple(
-        index
-        for index in range(store.chunk_count)
-        if _digest_of_chunk(store, index) != chunks[index * _DIGEST_BYTES : (index + 1) * _DIGEST_BYTES]
-    )
+    bad = _different(store, digests)
     if bad and not problems and not _same_size(store, integrity) and not set(bad) & set(_undecodable(store)):
         # Damage does not change the sum of sizes that the frame keeps; a program that writes chunks does.
         return IntegrityReport(IntegrityState.CHANGED)
-    if bad:
-        problems.append(f"{len(bad)} of {store.chunk_count} chunks do not match their checksums.")
+    problems += _problems_of_chunks(store, bad)
+    if not problems and store.path is not None:
+        problems.append("Its end is missing: all else matches its checksums, but the seal behind it is not there.")
     return IntegrityReport(IntegrityState.DAMAGED if problems else IntegrityState.INTACT, tuple(problems), bad)
+
+
+def _different(store: BloscStore, digests: bytes) -> tuple[int, ...]:
+    return tuple(
+        index
+        for index in range(store.chunk_count)
+        if _digest_of_chunk(store, index) != digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]
+    )
+
+
+def _problems_of_chunks(store: BloscStore, bad: tuple[int, ...]) -> tuple[str, ...]:
+    return (f"{len(bad)} of {store.chunk_count} chunks do not match their checksums.",) if bad else ()
+
+
+def _wrong_count(store: BloscStore, digests: bytes) -> str:
+    return f"There are checksums of {len(digests) // DIGEST_BYTES} chunks for {store.chunk_count} chunks."
 
 
 def _by_decoding(store: BloscStore, state: IntegrityState) -> IntegrityReport:
@@ -243,7 +339,7 @@ def _undecodable(store: BloscStore) -> tuple[int, ...]:
 
 def _digest_of_chunk(store: BloscStore, index: int) -> bytes | None:
     try:
-        return _digest(store.chunk_bytes(index))
+        return digest(store.chunk_bytes(index))
     except (RuntimeError, ValueError):
         return None
 
@@ -268,10 +364,6 @@ def _same_size(store: BloscStore, integrity: Mapping[str, Any]) -> bool:
     return bool(integrity.get("stored_bytes", store.stored_bytes) == store.stored_bytes)
 
 
-def _digest(data: bytes) -> bytes:
-    return xxhash.xxh3_64_digest(data)
-
-
 def _record_digests(store: BloscStore) -> dict[str, bytes]:
     names = sorted(set(store.record_names()) - {INTEGRITY_RECORD, STATE_RECORD})
     return {name: _digest_of_record(store, name) for name in names}
@@ -279,7 +371,7 @@ def _record_digests(store: BloscStore) -> dict[str, bytes]:
 
 def _digest_of_record(store: BloscStore, name: str) -> bytes:
     try:
-        return _digest(store.record_bytes(name) or b"")
+        return digest(store.record_bytes(name) or b"")
     except (RuntimeError, ValueError):  # it is compressed, and what was damaged may not decompress
         return b""
 

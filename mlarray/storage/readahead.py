@@ -34,6 +34,7 @@ from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.storage.frame import FrameHeader
+from mlarray.storage.frame_index import Decompress, read_offsets
 
 try:
     import resource
@@ -48,7 +49,6 @@ COLD_READS = 4
 SLOW_BYTE_SECONDS = 60e-6  # a cached page takes 2 to 10 microseconds, a disk or a network at least 80
 MERGE_GAP_BYTES = 48 * 1024
 DEFAULT_WINDOW_BYTES = 128 * 1024
-_CHUNK_HEADER = struct.Struct("<BBBBiii")
 _CHUNK_HEADER_BYTES = 32
 _COPIED_FLAG = 0x2  # chunk stored without compression: its blocks follow each other
 # What a damaged or replaced file can cause here. A hint is then not given; the read itself tells what is wrong.
@@ -156,7 +156,7 @@ def use_native(set_prefetch: Callable[[int], object] | None) -> None:
             set_prefetch(get_read_ahead())
 
 
-def read_ahead_for(path: Path, header: FrameHeader, decompress: Callable[[bytes], bytes]) -> FileReadAhead | None:
+def read_ahead_for(path: Path, header: FrameHeader, decompress: Decompress) -> FileReadAhead | None:
     """Return the read-ahead for a file that is being opened, or None where there is none.
 
     When reading the header had to wait for storage, the index and the records at the end of the file, which opening it
@@ -188,11 +188,11 @@ class FileReadAhead:
         How many reads to come are announced.
     """
 
-    def __init__(self, path: Path, header: FrameHeader, decompress: Callable[[bytes], bytes]) -> None:
+    def __init__(self, path: Path, header: FrameHeader, decompress: Decompress) -> None:
         self._path = path
+        self._header = header
         self._start = header.header_bytes
-        self._data_end = header.header_bytes + header.compressed_bytes
-        self._frame_end = header.frame_bytes
+        self._data_end = header.data_end
         self._decompress = decompress
         self._lock = threading.Lock()
         self._fd = -1
@@ -222,7 +222,7 @@ class FileReadAhead:
         """Announce the index and the records behind the chunks, and take the file for cold."""
         self.cold_reads = COLD_READS
         with suppress(OSError):
-            _advise(self._descriptor(), [(self._data_end, self._frame_end)], self._window)
+            _advise(self._descriptor(), [(self._data_end, self._header.frame_bytes)], self._window)
 
     def announce(self, region: Region) -> None:
         """Announce the blocks of a read that follows at once, and find out whether the file is still cold."""
@@ -294,11 +294,8 @@ class FileReadAhead:
 
     def _chunk_offsets(self) -> npt.NDArray[np.int64]:
         if self._offsets is None:
-            raw = os.pread(self._descriptor(), self._frame_end - self._data_end, self._data_end)
-            *_, decoded, _, stored = _CHUNK_HEADER.unpack_from(raw)
-            if self._grid is not None and decoded != 8 * self._grid.chunk_count:  # before anything that large is made
-                raise ValueError(f"the index has {decoded} bytes for {self._grid.chunk_count} chunks")
-            self._offsets = np.frombuffer(self._decompress(raw[:stored]), np.int64)
+            assert self._grid is not None
+            self._offsets = read_offsets(self._descriptor(), self._header, self._decompress, self._grid.chunk_count)
         return self._offsets
 
     def _read_chunk_headers(self, chunks: Iterable[int]) -> None:
