@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from mlarray.errors import FormatError, IntegrityError, MLArrayError, UnknownFormatError
+from mlarray.creation import READABLE_SUFFIXES, SUFFIX
+from mlarray.errors import FormatError, IntegrityError, MLArrayError, UnknownFormatError, UsageError
 from mlarray.formats.items import split_item
 from mlarray.formats.registry import format_named, format_of, items_of, module_of, open_as, open_source
 from mlarray.formats.table import Format
@@ -17,6 +18,8 @@ from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
 from mlarray.sources.tiles import TilePlan, plan_tiles
 from mlarray.spec import ArraySpec
+from mlarray.storage.integrity import check_file as check_stored
+from mlarray.storage.salvage import Salvaged, salvage
 from mlarray_convert.grids import AxisMap, axis_map, differences
 from mlarray_convert.request import CHUNK_FORMATS
 
@@ -145,8 +148,8 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
         if found is not None:
             return FileCheck(path, "checksums", found)
         if row.name in CHUNK_FORMATS:
-            state, problems = _checksum_state(path)
-            return FileCheck(path, "checksums" if state == "intact" else "decoded", problems)
+            report = check_stored(path)
+            return FileCheck(path, "decoded" if report.decoded else "checksums", report.problems)
         items: list[str | None] = [item] if item is not None else [*(one.name for one in items_of(path))]
         for one in items or [None]:
             with closing(open_as(row, path, item=one, mapped=False)) as source:
@@ -157,6 +160,24 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
     except (MLArrayError, OSError, MemoryError) as error:  # one bad file of many is one line
         return FileCheck(path, how, (str(error) or "out of memory",))
     return FileCheck(path, how)
+
+
+def salvaged(path: Path, target: Path) -> Salvaged:
+    """Write what is intact of a damaged or unfinished ``.mla`` to a new file, see :func:`mlarray.storage.salvage.salvage`.
+
+    Raises
+    ------
+    UsageError
+        The file is of another format, or there is something at ``target``.
+    FormatError
+        Nothing can be saved.
+    """
+    if path.suffix not in READABLE_SUFFIXES or target.suffix != SUFFIX:
+        raise UsageError(
+            f"An .mla is saved as another .mla, got {path.name} and {target.name}.",
+            hint="Files of other formats have no checksums by which parts could be told.",
+        )
+    return salvage(path, target)
 
 
 def check_against(path: Path, original: Path, *, progress: Callable[[int], None] | None = None) -> FileCheck:
@@ -208,7 +229,7 @@ def _read_back(source: Source, mapped: AxisMap, digests: Iterable[TileDigest]) -
 
 def _stored_checksums(path: Path, target: Format) -> tuple[str, ...]:
     if target.name in CHUNK_FORMATS:
-        return _checksum_state(path)[1]
+        return check_stored(path).problems
     return _checked_by_format(path, target) or ()
 
 
@@ -229,13 +250,6 @@ def _differing_chunks(path: Path) -> tuple[str, ...]:
         return check(store).problems if is_current(store) else ()
     finally:
         store.close()
-
-
-def _checksum_state(path: Path) -> tuple[str, tuple[str, ...]]:
-    from mlarray.storage.integrity import check_file as check_stored
-
-    report = check_stored(path)
-    return report.state.value, report.problems
 
 
 def _tiles(source: Source) -> TilePlan:

@@ -19,7 +19,7 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
-from mlarray.storage.chunk_proof import ChunkProof, FirstTouch
+from mlarray.storage.chunk_proof import FirstTouch
 from mlarray.storage.forks import is_forked, with_safe_threads
 from mlarray.storage.frame import (
     RESTORE,
@@ -29,6 +29,7 @@ from mlarray.storage.frame import (
     plain_value,
     read_header,
     refuse_contradictions,
+    replaced,
     usable_name,
     version_of,
 )
@@ -53,6 +54,8 @@ class BloscStore:
         Extent per axis of the array, of a chunk and of a block, as stored.
     dtype : numpy dtype
         As stored.
+    first_touch : FirstTouch or None
+        Proves each chunk before it is decoded for the first time.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class BloscStore:
         self._gatherer: ChunkGatherer | None = None
         self._packer: ChunkPacker | None = None
         self._ahead: FileReadAhead | None = None
-        self._first_touch: FirstTouch | None = None
+        self.first_touch: FirstTouch | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.chunks: tuple[int, ...] = tuple(array.chunks)
         self.blocks: tuple[int, ...] = tuple(array.blocks)
@@ -119,8 +122,8 @@ class BloscStore:
             self._adopt()
         if self._gatherer is not None:
             self._gatherer.flush(region)
-        if self._first_touch is not None:
-            self._first_touch.before_read(region)
+        if self.first_touch is not None:
+            self.first_touch.before_read(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
         block = out if direct else np.empty(shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
@@ -165,20 +168,6 @@ class BloscStore:
         import blosc2
 
         self._packer = packer_for(self._schunk.cparams, self.grid, self.dtype, blosc2, at_once=at_once)
-
-    def chunk_proof(self, digests: bytes) -> ChunkProof:
-        """Return what compares the chunks of the file with their checksums, without decoding them."""
-        import blosc2
-
-        assert self.path is not None
-        header = read_header(self.path)
-        if self.opened_version not in (None, header.version):
-            raise self._replaced()
-        return ChunkProof(self.path, header, digests, blosc2.decompress2)
-
-    def prove_on_first_touch(self, proof: ChunkProof) -> None:
-        """Prove each chunk when a read needs it for the first time."""
-        self._first_touch = FirstTouch(proof, self.grid)
 
     def flush(self, region: Region | None = None) -> None:
         """Store what is still gathered, of the chunks of ``region`` or of all."""
@@ -271,10 +260,7 @@ class BloscStore:
 
     def _refuse_replaced(self) -> None:
         if self._version is not None and self.path is not None and version_of(self.path) != self._version:
-            raise self._replaced()
-
-    def _replaced(self) -> FormatError:
-        return FormatError(f"{self.path} was replaced or removed after it was opened.", hint="Open it again.")
+            raise replaced(self.path)
 
     def _damaged(self, what: str, error: Exception) -> FormatError:
         return FormatError(
@@ -306,7 +292,7 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self._first_touch = None
+        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self.first_touch = None
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):
@@ -439,6 +425,19 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     opened._refuse_replaced()
     opened._ahead = ahead
     return opened
+
+
+def decoded(chunk: bytes) -> bytes:
+    """Return the bytes of a stored chunk.
+
+    Raises
+    ------
+    RuntimeError, ValueError
+        When it is damaged.
+    """
+    import blosc2
+
+    return bytes(blosc2.decompress2(chunk))
 
 
 def store_from_frame(data: bytes) -> BloscStore:

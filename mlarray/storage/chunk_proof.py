@@ -16,7 +16,7 @@ from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import IntegrityError
 from mlarray.region import Region
 from mlarray.storage.frame import RESTORE, FrameHeader, open_to_read, read_at, version_of_open
-from mlarray.storage.frame_index import Decompress, chunk_ranges, read_offsets
+from mlarray.storage.frame_parts import Decompress, chunk_ranges, read_offsets
 
 DIGEST_BYTES = 8
 
@@ -24,6 +24,11 @@ DIGEST_BYTES = 8
 def digest(data: bytes) -> bytes:
     """Return the checksum of a stored chunk or record: XXH3-64."""
     return xxhash.xxh3_64_digest(data)
+
+
+def split_digests(stored: bytes) -> tuple[bytes, ...]:
+    """Return the checksums of chunks, one by one."""
+    return tuple(stored[place : place + DIGEST_BYTES] for place in range(0, len(stored), DIGEST_BYTES))
 
 
 class ChunkProof:

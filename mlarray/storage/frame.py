@@ -262,5 +262,10 @@ def _parse(path: Path, head: bytes) -> tuple[int, int, int, dict[str, bytes]]:
         raise _damaged(path, "its header cannot be parsed") from error
 
 
+def replaced(path: Path) -> FormatError:
+    """Return the error for a file that is no longer the one that was opened."""
+    return FormatError(f"{path} was replaced or removed after it was opened.", hint="Open it again.")
+
+
 def _damaged(path: Path, what: str) -> FormatError:
     return FormatError(f"{path} is damaged or was never finished: {what}.", hint=RESTORE)

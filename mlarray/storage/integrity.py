@@ -20,9 +20,9 @@ import xxhash
 
 from mlarray.errors import FormatError, IntegrityError, UnfinishedError
 from mlarray.region import Region
-from mlarray.storage.blosc import BloscStore, open_store
-from mlarray.storage.chunk_proof import DIGEST_BYTES, damaged_chunk, digest
-from mlarray.storage.frame import RESTORE
+from mlarray.storage.blosc import BloscStore, decoded, open_store
+from mlarray.storage.chunk_proof import DIGEST_BYTES, ChunkProof, FirstTouch, damaged_chunk, digest
+from mlarray.storage.frame import RESTORE, read_header, replaced
 from mlarray.storage.seal import SealState, seal_state, write_seal
 
 STATE_RECORD = "mla_state"
@@ -55,11 +55,14 @@ class IntegrityReport:
         What does not match, one sentence each.
     bad_chunks : tuple of int
         Chunks whose bytes do not match or cannot be decoded.
+    decoded : bool
+        Whether the answer comes from decoding the chunks, as their checksums are none or of other chunks.
     """
 
     state: IntegrityState
     problems: tuple[str, ...] = ()
     bad_chunks: tuple[int, ...] = ()
+    decoded: bool = False
 
 
 def mark_unfinished(store: BloscStore) -> None:
@@ -99,7 +102,7 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
         Chunks written since the checksums were made; default: all.
     """
     try:
-        before = _read_integrity(store)
+        before = stored_checksums(store)
     except FormatError:  # damaged checksums are replaced
         before = None
     digests = bytearray(before["chunks"]) if before is not None else bytearray()
@@ -127,7 +130,7 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
 def is_current(store: BloscStore) -> bool:
     """Tell whether nobody who keeps no checksums has written to the store since they were made, as far as can be seen."""
     try:
-        integrity = _read_integrity(store)
+        integrity = stored_checksums(store)
         if store.path is not None and seal_state(store.path) is not SealState.HOLDS:
             return False
     except (FormatError, FileNotFoundError):
@@ -150,7 +153,7 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
     IntegrityError
         At the first chunk that is damaged.
     """
-    integrity = _read_integrity(store) if checked and is_current(store) else None
+    integrity = stored_checksums(store) if checked and is_current(store) else None
     digests = integrity["chunks"] if integrity is not None and integrity["algorithm"] == ALGORITHM else b""
     has_digests = len(digests) == store.chunk_count * DIGEST_BYTES
     for index in range(store.chunk_count):
@@ -166,7 +169,7 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
 
 def content_checksum(store: BloscStore) -> str | None:
     """Return one checksum over all stored chunks, or None where the store has no checksums."""
-    integrity = _read_integrity(store)
+    integrity = stored_checksums(store)
     return None if integrity is None else _checksum(integrity["chunks"])
 
 
@@ -179,7 +182,7 @@ def proven_checksum(store: BloscStore) -> str | None:
         None where there are no checksums, or something does not match: the voxels may be others then.
     """
     try:
-        integrity = _read_integrity(store) if is_current(store) else None
+        integrity = stored_checksums(store) if is_current(store) else None
         if integrity is None or len(integrity["chunks"]) != store.chunk_count * DIGEST_BYTES:
             return None
         for _ in stored_chunks(store):
@@ -199,7 +202,7 @@ def check(store: BloscStore) -> IntegrityReport:
     """
     seal = SealState.MISSING if store.path is None else seal_state(store.path)
     try:
-        integrity = _read_integrity(store)
+        integrity = stored_checksums(store)
     except FormatError as error:
         return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
     if seal is SealState.HOLDS and integrity is not None and integrity["algorithm"] == ALGORITHM:
@@ -247,9 +250,9 @@ def refuse_damaged(store: BloscStore) -> None:
 
 def prove_on_first_touch(store: BloscStore) -> None:
     """Let a store prove each chunk when it is read for the first time; one whose chunks nothing vouches for is read as it is."""
-    integrity = _read_integrity(store) if is_current(store) else None
+    integrity = stored_checksums(store) if is_current(store) else None
     if integrity is not None and integrity["algorithm"] == ALGORITHM:
-        store.prove_on_first_touch(store.chunk_proof(integrity["chunks"]))
+        store.first_touch = FirstTouch(_proof(store, integrity["chunks"]), store.grid)
 
 
 def refuse_broken_seal(path: Path) -> None:
@@ -264,11 +267,19 @@ def refuse_broken_seal(path: Path) -> None:
         raise IntegrityError(f"{path} is damaged: {_BROKEN_SEAL}", hint=RESTORE)
 
 
+def _proof(store: BloscStore, digests: bytes) -> ChunkProof:
+    assert store.path is not None
+    header = read_header(store.path)
+    if store.opened_version not in (None, header.version):
+        raise replaced(store.path)
+    return ChunkProof(store.path, header, digests, decoded)
+
+
 def _sealed(store: BloscStore, digests: bytes) -> IntegrityReport:
     if len(digests) != store.chunk_count * DIGEST_BYTES:
         return IntegrityReport(IntegrityState.DAMAGED, (_wrong_count(store, digests),), _undecodable(store))
     try:
-        proof = store.chunk_proof(digests)
+        proof = _proof(store, digests)
     except FormatError as error:
         return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
     try:
@@ -294,7 +305,7 @@ def _without_seal(store: BloscStore, integrity: Mapping[str, Any]) -> IntegrityR
     bad = _different(store, digests)
     if bad and not problems and not _same_size(store, integrity) and not set(bad) & set(_undecodable(store)):
         # Damage does not change the sum of sizes that the frame keeps; a program that writes chunks does.
-        return IntegrityReport(IntegrityState.CHANGED)
+        return IntegrityReport(IntegrityState.CHANGED, decoded=True)
     problems += _problems_of_chunks(store, bad)
     if not problems and store.path is not None:
         problems.append("Its end is missing: all else matches its checksums, but the seal behind it is not there.")
@@ -320,10 +331,9 @@ def _wrong_count(store: BloscStore, digests: bytes) -> str:
 def _by_decoding(store: BloscStore, state: IntegrityState) -> IntegrityReport:
     bad = _undecodable(store)
     if not bad:
-        return IntegrityReport(state)
-    return IntegrityReport(
-        IntegrityState.DAMAGED, (f"{len(bad)} of {store.chunk_count} chunks cannot be decoded.",), bad
-    )
+        return IntegrityReport(state, decoded=True)
+    problem = f"{len(bad)} of {store.chunk_count} chunks cannot be decoded."
+    return IntegrityReport(IntegrityState.DAMAGED, (problem,), bad, decoded=True)
 
 
 def _undecodable(store: BloscStore) -> tuple[int, ...]:
@@ -376,11 +386,26 @@ def _digest_of_record(store: BloscStore, name: str) -> bytes:
         return b""
 
 
-def _read_integrity(store: BloscStore) -> dict[str, Any] | None:
+def stored_checksums(store: BloscStore) -> dict[str, Any] | None:
+    """Return the checksums of a store: ``chunks`` (8 bytes each) and ``records`` by name; None where there are none.
+
+    Raises
+    ------
+    FormatError
+        They cannot be read.
+    """
     record = store.record(INTEGRITY_RECORD)
     if record is None:
         return None
-    shape = {"algorithm": str, "chunks": bytes, "records": dict}
-    if not isinstance(record, dict) or any(not isinstance(record.get(key), kind) for key, kind in shape.items()):
+    checksums = parsed_checksums(record)
+    if checksums is None:
         raise FormatError(f"The checksums of {store.path or 'the array'} cannot be read.")
-    return record
+    return checksums
+
+
+def parsed_checksums(record: object) -> dict[str, Any] | None:
+    """Return a record of checksums, or None where it is something else."""
+    kinds = {"algorithm": str, "chunks": bytes, "records": dict}
+    if isinstance(record, dict) and all(isinstance(record.get(key), kind) for key, kind in kinds.items()):
+        return record
+    return None

@@ -34,7 +34,7 @@ from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.storage.frame import FrameHeader
-from mlarray.storage.frame_index import Decompress, read_offsets
+from mlarray.storage.frame_parts import Decompress, read_offsets
 
 try:
     import resource
