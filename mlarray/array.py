@@ -400,7 +400,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
 
     @classmethod
     def _loaded(cls, path: Path, dparams: Params, *, compressed: bool, verify: Verification) -> Self:
-        store = _verified(path, "full" if verify else None, mode="r", mmap_mode="r", dparams=dparams)
+        store = _verified(path, "full" if verify == "lazy" else verify, mode="r", mmap_mode="r", dparams=dparams)
         image = cls._of(store)
         image.filepath = str(path)
         if image.meta is None or image._store is None:
@@ -448,6 +448,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
 
 def _verified(path: Path, verify: Verification, *, mode: str, mmap_mode: MapMode, dparams: Params) -> BloscStore:
     """Open a finished file, compared with its checksums as far as that is asked for."""
+    if verify not in ("full", "lazy", None):
+        raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
     if verify is not None:
         integrity.refuse_broken_seal(path)
     store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)

@@ -113,16 +113,11 @@ class Constructors:
                 f"mode must be 'r' or 'a', got {mode!r}.",
                 hint="mmap_mode='r+' opens for writing; MLArray.create makes files.",
             )
-        return cls._opened(_readable(filepath), mode, mmap_mode, dparams, verify=_verification(verify))
+        return cls._opened(_readable(filepath), mode, mmap_mode, dparams, verify=verify)
 
     @classmethod
     def load(
-        cls,
-        filepath: str | Path,
-        dparams: Params = None,
-        compressed: bool = True,
-        *,
-        verify: Verification = None,
+        cls, filepath: str | Path, dparams: Params = None, compressed: bool = True, *, verify: Verification = None
     ) -> Self:
         """Read a whole file into memory.
 
@@ -135,9 +130,9 @@ class Constructors:
         compressed : bool
             Keep the voxels compressed (default), or decompress them into a numpy array.
         verify : {"full", "lazy", None}
-            As for :meth:`open`; all of the file is read here, so that both find the same.
+            As for :meth:`open`; both read all of the file here.
         """
-        return cls._loaded(_readable(filepath), dparams, compressed=compressed, verify=_verification(verify))
+        return cls._loaded(_readable(filepath), dparams, compressed=compressed, verify=verify)
 
     @classmethod
     def create(
@@ -481,13 +476,6 @@ def numeric(array: npt.ArrayLike) -> NDArray:
     if values.dtype.kind not in "biufc":
         raise DTypeError(f"An array of numbers is needed, got {type(array).__name__} with dtype {values.dtype}.")
     return values
-
-
-def _verification(verify: Any) -> Verification:
-    if verify not in ("full", "lazy", None):
-        raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
-    chosen: Verification = verify
-    return chosen
 
 
 def _readable(filepath: str | Path) -> Path:

@@ -1,0 +1,1 @@
+"""Damage, deaths, sharing, hostile input: what the guarantees promise."""
