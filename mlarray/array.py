@@ -450,13 +450,12 @@ def _verified(path: Path, verify: Verification, *, mode: str, mmap_mode: MapMode
     """Open a finished file, compared with its checksums as far as that is asked for."""
     if verify not in ("full", "lazy", None):
         raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
-    if verify is not None:
-        integrity.refuse_broken_seal(path)
+    has_seal = verify is not None and integrity.has_seal(path)
     store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
     integrity.refuse_unfinished(store)
     if verify == "full":
         integrity.refuse_damaged(store)
-    elif verify == "lazy":
+    elif verify == "lazy" and has_seal:
         integrity.prove_on_first_touch(store)
     return store
 

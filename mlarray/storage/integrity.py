@@ -249,30 +249,34 @@ def refuse_damaged(store: BloscStore) -> None:
 
 
 def prove_on_first_touch(store: BloscStore) -> None:
-    """Let a store prove each chunk when it is read for the first time; one whose chunks nothing vouches for is read as it is."""
-    integrity = stored_checksums(store) if is_current(store) else None
+    """Let a store whose seal holds prove each chunk when it is read for the first time."""
+    integrity = stored_checksums(store)
     if integrity is not None and integrity["algorithm"] == ALGORITHM:
-        store.first_touch = FirstTouch(_proof(store, integrity["chunks"]), store.grid)
+        store.first_touch = FirstTouch(
+            _proof(store, integrity["chunks"], mapped=store.mmap_mode is not None), store.grid
+        )
 
 
-def refuse_broken_seal(path: Path) -> None:
-    """Raise when the seal of a file does not hold, before blosc2 sees the file.
+def has_seal(path: Path) -> bool:
+    """Tell whether a file has a seal, before blosc2 sees the file.
 
     Raises
     ------
     IntegrityError
         Header, index or records are not what was written.
     """
-    if seal_state(path) is SealState.BROKEN:
+    state = seal_state(path)
+    if state is SealState.BROKEN:
         raise IntegrityError(f"{path} is damaged: {_BROKEN_SEAL}", hint=RESTORE)
+    return state is SealState.HOLDS
 
 
-def _proof(store: BloscStore, digests: bytes) -> ChunkProof:
+def _proof(store: BloscStore, digests: bytes, *, mapped: bool = False) -> ChunkProof:
     assert store.path is not None
     header = read_header(store.path)
     if store.opened_version not in (None, header.version):
         raise replaced(store.path)
-    return ChunkProof(store.path, header, digests, decoded)
+    return ChunkProof(store.path, header, digests, decoded, mapped=mapped)
 
 
 def _sealed(store: BloscStore, digests: bytes) -> IntegrityReport:
