@@ -20,6 +20,7 @@ from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.groups import misplaced
 from mlarray.streaming.recorded import blocks_of, recorded
 from mlarray.streaming.rules import Regime, Verdict, judge
+from mlarray.streaming.sweep import SWEEP_BYTES, swept
 from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Kind, WholeVolume
@@ -32,6 +33,7 @@ WORKING_BYTES_PER_VOXEL = 32
 WORKING_BYTES = 16 << 20
 """Most bytes that a stage needs for the slab that it works on, however large the patch is."""
 
+_LIGHT_KINDS = (Kind.POINTWISE, Kind.GLOBAL_STAT, Kind.ORIENTATION, Kind.CROP)
 _MOVING_KINDS = (Kind.ORIENTATION, Kind.CROP, Kind.RESCALE, Kind.REGRID)
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
@@ -197,14 +199,19 @@ class Plan:
         this package allocates while it computes comes on top: at most :data:`WORKING_BYTES_PER_VOXEL` for each voxel and channel
         of the larger of its input and output, and :data:`WORKING_BYTES`.
         """
-        regions = self.chain.fold(target)
+        return self._held_bytes(target, len(self.chain.stages))
+
+    def _held_bytes(self, target: Region, length: int) -> int:
+        """Return what :meth:`peak_bytes` does, for the output of the first ``length`` stages."""
+        regions = self.chain.fold(target, length)
         held = [self.source.bytes_of_read(regions[0])]
         made = target
-        for stage, (source, wanted) in zip(self.chain.stages, itertools.pairwise(regions), strict=True):
+        after = self.chain.stages[length - 1].after if length else self.chain.stored
+        for stage, (source, wanted) in zip(self.chain.stages[:length], itertools.pairwise(regions), strict=True):
             made = stage.locality.makes(source, wanted, stage.after.shape)
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
         if made != target:
-            held.append(self.result.bytes_of(made) + self.result.bytes_of(target))
+            held.append(after.bytes_of(made) + after.bytes_of(target))
         return max(held)
 
     def extended(self, transforms: Iterable[Transform]) -> Plan:
@@ -382,10 +389,24 @@ class Plan:
     def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
         """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
         before, length = stage.before, stage.index
-        bounded = not any(isinstance(one.locality, WholeVolume) for one in self.chain.stages[:length])
-        for region in statistic_blocks(before.channels, before.shape):
-            block = self._computed(length, region) if bounded else self._whole(length)[(slice(None), *region.slices)]
-            yield block, None if mask is None else self._group(stage, mask, region)
+        earlier = self.chain.stages[:length]
+        group = None if mask is None else self._aligned_group(stage, mask)
+        if any(isinstance(one.locality, WholeVolume) for one in earlier):
+            whole = self._whole(length)
+            for region in statistic_blocks(before.channels, before.shape):
+                yield whole[(slice(None), *region.slices)], None if group is None else group.read(region)
+            return
+
+        def read(region: Region) -> Block:
+            return self._computed(length, region), None if group is None else group.read(region)
+
+        def held(region: Region) -> int:
+            if not all(one.locality.kind in _LIGHT_KINDS for one in earlier):
+                return SWEEP_BYTES + 1  # what is computed of a block counts more than how it is read
+            masked = 0 if group is None else 2 * group.volume.bytes_of(region)
+            return self._held_bytes(region, length) + before.bytes_of(region) + masked
+
+        yield from swept(before.channels, before.shape, read, bytes_of=held)
 
     def _group(self, stage: Stage, name: str, region: Region) -> NDArray:
         return self._aligned_group(stage, name).read(region)
@@ -405,6 +426,8 @@ class Plan:
         return group
 
     def _group_source(self, stage: Stage, name: str) -> Stored:
+        if name in self.groups:  # also asked by the thread that sweeps, while the one that measures has the lock
+            return self.groups[name]
         with self._lock:
             if name not in self.groups and self.opener is not None and is_path(name):
                 self.groups[name] = VolumeSource(self.opener(name), case=name)
