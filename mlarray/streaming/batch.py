@@ -5,9 +5,9 @@ A batch is one block of memory per group; its samples are views of that block, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -144,11 +144,7 @@ class Batch:
         for group in samples[0].arrays:
             kinds = {(sample.arrays[group].shape, sample.arrays[group].dtype) for sample in samples}
             if len(kinds) > 1:
-                listed = ", ".join(sorted(f"{shape} {dtype}" for shape, dtype in kinds))
-                raise UsageError(
-                    f"Patches of one batch have one shape and dtype, those of {group!r} have {listed}.",
-                    hint="Give a patch size without free axes, or batch_size=1.",
-                )
+                raise _mixed(group, kinds)
             arrays[group] = stack([sample.arrays[group] for sample in samples])
         return cls(arrays, tuple(samples))
 
@@ -164,3 +160,14 @@ class Batch:
     def __reduce__(self) -> tuple[object, ...]:
         bare = tuple(replace(sample, arrays={}) for sample in self.samples)  # each view would be pickled as a copy
         return (Batch, (self.arrays, bare))
+
+
+def _mixed(group: str, kinds: Collection[tuple[tuple[int, ...], np.dtype[Any]]]) -> UsageError:
+    """Return the error for patches that no one array holds."""
+    listed = ", ".join(sorted(f"{shape} {dtype}" for shape, dtype in kinds))
+    hint = "Give a patch size without free axes, or batch_size=1."
+    if len({dtype for _, dtype in kinds}) > 1:
+        hint = f'Append TensorCast("float32") to the transforms of {group!r}, or take batch_size=1.'
+    elif len({shape[0] for shape, _ in kinds}) > 1:
+        hint = f"End the transforms of {group!r} with one number of channels for all cases, or take batch_size=1."
+    return UsageError(f"Patches of one batch have one shape and dtype, those of {group!r} have {listed}.", hint=hint)

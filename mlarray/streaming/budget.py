@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from mlarray.errors import UsageError
 from mlarray.machine import MEMORY_SHARE, SYSTEM, memory_available
+from mlarray.notice import notice
 
 GIB = 1 << 30
 LARGEST_BARE_GIB = 1 << 20
@@ -100,12 +100,8 @@ def memory_budget(
     else:
         budget = _automatic(os.environ if environment is None else environment, root, ranks_on_node)
     if budget.bytes < SMALL_BUDGET_BYTES:
-        warnings.warn(
-            f"The memory budget of {budget.bytes / (1 << 20):.0f} MiB per rank ({budget.told}) is below 256 MiB: "
-            "few patches fit.",
-            UserWarning,
-            stacklevel=2,
-        )
+        told = f"{budget.bytes >> 20} MiB" if budget.bytes >= 1 << 20 else gib(budget.bytes)
+        notice(f"The memory budget of {told} per rank ({budget.told}) is below 256 MiB: few patches fit.")
     return budget
 
 
@@ -178,8 +174,12 @@ def launched_ranks(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def gib(amount: float) -> str:
-    """Return an amount of bytes as people read it: GiB with two decimals, MiB where little would be left of it."""
-    return f"{amount / GIB:.2f} GiB" if amount >= GIB / 100 else f"{amount / (1 << 20):.2f} MiB"
+    """Return an amount of bytes as people read it: GiB with two decimals, or the unit in which something is left of it."""
+    if amount >= GIB / 100:
+        return f"{amount / GIB:.2f} GiB"
+    if amount == 0 or amount >= (1 << 20) / 100:
+        return f"{amount / (1 << 20):.2f} MiB"
+    return f"{amount:.0f} byte{'' if amount == 1 else 's'}"
 
 
 def _automatic(environment: Mapping[str, str], root: Path, ranks: int | None) -> Budget:

@@ -103,13 +103,15 @@ def padded(patch: NDArray, patch_size: Sequence[int], value: float | None = None
     patch_size : sequence of int
         Per spatial axis; 0 keeps the extent.
     value : float, optional
-        Default: 0 for uint8 and bool, else the least value of the patch.
+        Default: 0 for uint8 and bool, else the least value of the patch that is not NaN.
     """
     missing = [max(0, size - n) if size else 0 for size, n in zip(patch_size, patch.shape[1:], strict=True)]
     if not any(missing):
         return patch
     if value is None:
         value = 0 if patch.dtype in (np.uint8, np.bool_) or not patch.size else patch.min()
+        if value != value:  # NaN in the patch does not spread to what is filled up
+            value = np.fmin.reduce(patch, axis=None)
     return np.pad(patch, [(0, 0), *((0, n) for n in missing)], constant_values=value)
 
 

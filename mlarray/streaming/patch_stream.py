@@ -26,7 +26,7 @@ from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
 from mlarray.streaming.case_set import CaseSet, find_cases, split
-from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation, whole_copies_bytes
+from mlarray.streaming.estimates import batch_bytes, check_grids, check_kinds, estimates, patch_for_evaluation, whole_copies_bytes
 from mlarray.streaming.grid import Overlap, padded
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
@@ -176,6 +176,7 @@ class PatchStream:
         settings = PlanSettings(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
         self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1, root=self.cases.root)
         check_grids(self._plans)
+        check_kinds(self._plans, batch_size)
         budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
         if mode == "evaluate" and patch_size is None:
             self.sized = patch_for_evaluation(self._plans, budget)

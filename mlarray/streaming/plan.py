@@ -16,6 +16,7 @@ from mlarray.sources.base import NDArray, Source
 from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
+from mlarray.streaming.finite import tell_of_unfinite
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.groups import misplaced
 from mlarray.streaming.recorded import blocks_of, recorded
@@ -374,6 +375,8 @@ class Plan:
             group = self._group_source(stage, name)
             for statistic in statistics:
                 measured[statistic] = measured_over(group, statistic)
+                where = f"{self._title(stage)}, group {name!r}"
+                tell_of_unfinite(measured[statistic], statistic, partial(blocks_of, group), where)
         return measured
 
     def _measured_of(self, stage: Stage, statistic: Statistic) -> Any:
@@ -381,10 +384,18 @@ class Plan:
         index = measured_before(self.chain, stage, statistic)
         if (index, statistic) not in self._found:
             known = recorded(self.source, statistic) if index == 0 else None
+            blocks = partial(self._blocks, self.chain.stages[index], statistic.mask)
             if known is None:
-                known = statistic.measure(partial(self._blocks, self.chain.stages[index], statistic.mask))
+                known = statistic.measure(blocks)
+            tell_of_unfinite(known, statistic, blocks, self._title(stage))
             self._found[index, statistic] = known
         return self._found[index, statistic]
+
+    def _title(self, stage: Stage) -> str:
+        """Return what to call a stage of this case, and the file that it is done to, in a warning."""
+        case = f", case {stage.before.case!r}" if stage.before.case else ""
+        files = self.source.info.files
+        return f"{stage.title}{case}{f' ({files[0]})' if files else ''}"
 
     def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
         """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
