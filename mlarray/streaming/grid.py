@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import whole
 
 Overlap = int | float | str | Sequence[int | float | str] | None
 FREE_AXIS_OVERLAP = 0.2
@@ -53,6 +54,19 @@ class PatchGrid(Sequence[Region]):
         )
 
 
+def extents_of(name: str, shape: object) -> tuple[int, ...]:
+    """Return the extents of an array: whole numbers from 0 on.
+
+    Raises
+    ------
+    UsageError
+        Anything else.
+    """
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise UsageError(f"{name} has a whole number for each axis, got {shape!r}.")
+    return tuple(whole(f"An extent of {name}", n, 0) for n in shape)
+
+
 def patch_grid(shape: Sequence[int], patch_size: int | Sequence[int] | None, overlap: Overlap = None) -> PatchGrid:
     """Return the patches that cover a volume.
 
@@ -78,7 +92,7 @@ def patch_grid(shape: Sequence[int], patch_size: int | Sequence[int] | None, ove
     >>> [(patch.start[0], patch.stop[0]) for patch in patch_grid((10,), 4, overlap=0)]
     [(0, 4), (4, 8), (8, 10)]
     """
-    extents = tuple(shape)
+    extents = extents_of("shape", shape)
     wanted = _per_axis(0 if patch_size is None else patch_size, len(extents), "patch_size")
     if any(size < 0 for size in wanted):
         raise UsageError(f"A patch has extents from 0 (free) on, got {wanted}.")

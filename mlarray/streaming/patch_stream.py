@@ -21,6 +21,7 @@ from mlarray.errors import UsageError
 from mlarray.machine import this_machine
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import whole
 from mlarray.streaming.batch import Batch, Sample, Stack
 from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
@@ -38,7 +39,7 @@ from mlarray.streaming.ranks import deal, this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.samplers import GridPatches, Sampler
-from mlarray.streaming.stream_arguments import chains_of, check_sampler, check_saves, patch_extents, whole
+from mlarray.streaming.stream_arguments import chains_of, check_sampler, check_saves, patch_extents
 from mlarray.streaming.stream_config import load_stream
 from mlarray.streaming.stream_words import explained
 from mlarray.transforms.augmentations.lists import Lists

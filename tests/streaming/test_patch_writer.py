@@ -106,7 +106,7 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     planned = plan(open_source(stored(tmp_path)), [], patch_size=10)
     first = planned.grid[0]
-    with pytest.raises(UsageError, match="channels is a number from 1 on, got 0"):
+    with pytest.raises(UsageError, match="channels is a whole number from 1 on, got 0"):
         PatchWriter(tmp_path / "out.mla", planned, channels=0)
     with (
         pytest.raises(UsageError, match='weights are "uniform", "gaussian" or an array'),
