@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 import operator
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -44,7 +45,10 @@ def number(name: str, value: object, wanted: str, *, above: float = -math.inf, l
     fits = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not fits or not (value > above and value >= least):  # type: ignore[operator]
         raise UsageError(f"{name} is {wanted}, got {value!r}.")
-    return float(value)  # type: ignore[arg-type]
+    try:
+        return float(value)  # type: ignore[arg-type]
+    except OverflowError:
+        return math.inf if value > 0 else -math.inf  # type: ignore[operator]
 
 
 def flag(name: str, value: object) -> bool:
@@ -73,6 +77,20 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> str:
     return value
 
 
+def start_method(context: object) -> str | None:
+    """Return how worker processes start, None for the default.
+
+    Raises
+    ------
+    UsageError
+        A way that this platform does not have.
+    """
+    known = multiprocessing.get_all_start_methods()
+    if context is not None and not (isinstance(context, str) and context in known):
+        raise UsageError(f"Workers start by {', '.join(map(repr, known))}, got {context!r}.")
+    return context
+
+
 def path_of(name: str, value: object) -> Path:
     """Return a path; text counts.
 
@@ -96,4 +114,45 @@ def instance(name: str, value: Any, kind: type[_Kind], remedy: str) -> _Kind:
     """
     if not isinstance(value, kind):
         raise UsageError(f"{name} is a {kind.__name__}, got {type(value).__name__}.", hint=remedy)
+    return value
+
+
+def source_of(name: str, value: Any) -> Any:
+    """Return a source, whatever its class: it has a spec, and is read.
+
+    Raises
+    ------
+    UsageError
+        Anything else.
+    """
+    if isinstance(value, type) or not all(hasattr(value, part) for part in ("spec", "read", "info")):
+        raise UsageError(
+            f"{name} is a source, got {type(value).__name__}.", hint="mlarray.open_source(path) returns one."
+        )
+    return value
+
+
+def listed(name: str, value: Any, kind: type[_Kind], remedy: str) -> tuple[_Kind, ...]:
+    """Return objects of a class.
+
+    Raises
+    ------
+    UsageError
+        No list, or something else in it.
+    """
+    if isinstance(value, (str, bytes, Mapping, type)) or not isinstance(value, Iterable):
+        raise UsageError(f"{name} is a list, got {value!r}.", hint=remedy)
+    return tuple(instance(f"An entry of {name}", one, kind, remedy) for one in value)
+
+
+def mapping(name: str, value: Any, remedy: str) -> Mapping[Any, Any]:
+    """Return a mapping.
+
+    Raises
+    ------
+    UsageError
+        Anything else.
+    """
+    if not isinstance(value, Mapping):
+        raise UsageError(f"{name} is a mapping, got {value!r}.", hint=remedy)
     return value

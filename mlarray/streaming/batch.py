@@ -16,6 +16,7 @@ from mlarray.errors import UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import listed
 
 Stack: TypeAlias = Callable[[Sequence[NDArray]], NDArray]
 _WORLD_AXES = 3
@@ -69,7 +70,7 @@ class Sample:
         UsageError
             There is no such group, it does not say where it lies, or it has another number of axes than 2 and 3.
         """
-        if group not in self.arrays:
+        if not isinstance(group, str) or group not in self.arrays:
             raise UsageError(f"Case {self.case!r} has no group {group!r}; it has {', '.join(map(repr, self.arrays))}.")
         geometry = self.geometry.get(group)
         if geometry is None:
@@ -138,6 +139,7 @@ class Batch:
         UsageError
             There is none, or patches of one group differ in shape or dtype.
         """
+        listed("samples", samples, Sample, "Batch.of([sample, ...])")
         if not samples:
             raise UsageError("A batch holds at least one sample.")
         arrays = {}

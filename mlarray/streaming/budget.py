@@ -17,6 +17,7 @@ from pathlib import Path
 from mlarray.errors import UsageError
 from mlarray.machine import MEMORY_SHARE, SYSTEM, memory_available
 from mlarray.notice import notice
+from mlarray.streaming.arguments import whole
 
 GIB = 1 << 30
 LARGEST_BARE_GIB = 1 << 20
@@ -95,7 +96,7 @@ def memory_budget(
     Budget(bytes=24000000000, told='given')
     """
     given = value.strip().lower() if isinstance(value, str) else value
-    if given is not None and given != "auto":
+    if given is not None and not (isinstance(given, str) and given == "auto"):
         budget = Budget(parse_bytes(value), "given")
     else:
         budget = _automatic(os.environ if environment is None else environment, root, ranks_on_node)
@@ -185,10 +186,8 @@ def gib(amount: float) -> str:
 def _automatic(environment: Mapping[str, str], root: Path, ranks: int | None) -> Budget:
     if ranks is None:
         ranks, name = launched_ranks(environment)
-    elif ranks < 1:
-        raise UsageError(f"ranks_on_node is a number from 1 on, got {ranks!r}.")
     else:
-        name = ""
+        ranks, name = whole("ranks_on_node", ranks, 1), ""
     available, limit = memory_available(environment, root=root, ranks=ranks)
     told = f"{MEMORY_SHARE:.0%} of {gib(available)}, {limit}"
     if ranks > 1:

@@ -223,7 +223,9 @@ def load_yaml(path: str | Path, *, hint: str | None = None) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise UsageError(f"{place}{line}: this is no YAML: {error.problem or error.context}.", hint=hint or _FORM) from error
+        raise UsageError(
+            f"{place}{line}: this is no YAML: {error.problem or error.context}.", hint=hint or _FORM
+        ) from error
     except yaml.YAMLError as error:
         raise UsageError(f"{place} cannot be read as YAML: {' '.join(str(error).split())}.") from error
     except (UnicodeDecodeError, RecursionError, ValueError, TypeError) as error:

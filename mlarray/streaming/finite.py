@@ -1,7 +1,7 @@
 """Which voxels are to blame where a statistic is no finite number?
 
-One NaN in a volume makes its mean NaN, and with it every voxel of ``Standardize``. The numbers stay what they are, as the published
-rules want it; the case, the statistic and the number of such voxels are told, once.
+One NaN in a volume makes its mean NaN, and with it every voxel of ``Standardize``. The numbers stay what they are, as the
+published rules want it; the case, the statistic and the number of such voxels are told, once.
 """
 
 from __future__ import annotations
@@ -44,7 +44,9 @@ def tell_of_unfinite(value: object, statistic: Statistic, blocks: Blocks, where:
     told = ", ".join(f"{name} {number}" for name, number in wrong.items())
     if nan or infinite:
         kinds = " and ".join(f"{count} {kind}" for count, kind in ((nan, "NaN"), (infinite, "infinite")) if count)
-        what = f"{nan + infinite} of {total} voxels are not finite ({kinds}), so what is measured is not either ({told})"
+        what = (
+            f"{nan + infinite} of {total} voxels are not finite ({kinds}), so what is measured is not either ({told})"
+        )
     else:
         what = f"the values are too large to be measured in float64 ({told})"
     notice(

@@ -119,9 +119,16 @@ def padded(patch: NDArray, patch_size: Sequence[int], value: float | None = None
     value : float, optional
         Default: 0 for uint8 and bool, else the least value of the patch that is not NaN.
     """
+    patch_size = extents_of("patch_size", patch_size)
+    if not isinstance(patch, np.ndarray) or patch.ndim != len(patch_size) + 1:
+        raise UsageError(
+            f"A patch has a channel axis and {len(patch_size)} spatial axes, as patch_size says, got {patch!r:.60}."
+        )
     missing = [max(0, size - n) if size else 0 for size, n in zip(patch_size, patch.shape[1:], strict=True)]
     if not any(missing):
         return patch
+    if value is not None and not isinstance(value, (bool, int, float, np.number, np.bool_)):
+        raise UsageError(f"value is a number, got {value!r}.")
     if value is None:
         value = 0 if patch.dtype in (np.uint8, np.bool_) or not patch.size else patch.min()
         if value != value:  # NaN in the patch does not spread to what is filled up
@@ -137,6 +144,8 @@ def _overlaps(shape: tuple[int, ...], patch: tuple[int, ...], overlap: Overlap, 
     if isinstance(overlap, int):
         shared = tuple(overlap if p > 1 else 0 for p in patch)
     else:
+        if not isinstance(overlap, (float, str, Iterable)) or isinstance(overlap, (bytes, type)):
+            raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {overlap!r}.")
         given = [overlap] * len(patch) if isinstance(overlap, (float, str)) else list(overlap)
         if len(given) != len(patch):
             raise UsageError(f"overlap needs one entry per axis of {shape}, got {len(given)}.")
@@ -159,16 +168,21 @@ def _voxels(one: float | str, patch: int) -> int:
     try:
         share = float(one.strip().rstrip("%")) / 100 if isinstance(one, str) else one
     except ValueError:
-        raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {one!r}.") from None
-    if isinstance(share, int):
-        return share
+        share = None
+    if isinstance(share, bool) or not isinstance(share, (int, float, np.integer, np.floating)):
+        raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {one!r}.")
+    if isinstance(share, (int, np.integer)):
+        return whole("An overlap in voxels", share, 0)
     if not 0 <= share < 1:
         raise UsageError(f"An overlap given as a share lies within 0 and 1, got {one!r}.")
     return int(patch * share)
 
 
 def _per_axis(value: int | Sequence[int], count: int, name: str) -> tuple[int, ...]:
-    sizes = tuple(int(entry) for entry in value) if isinstance(value, Sequence) else (int(value),) * count
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        sizes = tuple(whole(f"An extent of {name}", entry, 0) for entry in value)
+    else:
+        sizes = (whole(name, value, 0),) * count
     if len(sizes) != count:
         raise UsageError(f"{name} needs one entry per spatial axis, {count} here, got {len(sizes)}: {sizes}.")
     return sizes

@@ -119,7 +119,9 @@ def apply_patch_transforms(transforms: Sequence[Transform], array: NDArray, volu
     for stage in resolve(current, transforms).stages:
         measured = {one: one.measure(partial(_blocks, block)) for one in stage.transform.statistics(current)}
         for one, value in measured.items():
-            tell_of_unfinite(value, one, partial(_blocks, block), f"{stage.transform.name} of patches, case {volume.case!r}")
+            tell_of_unfinite(
+                value, one, partial(_blocks, block), f"{stage.transform.name} of patches, case {volume.case!r}"
+            )
         after = stage.transform.noted(stage.transform.outcome(current), measured)
         block = execute([stage], [current, after], [region, region], block, [measured], _no_group)
         current = after

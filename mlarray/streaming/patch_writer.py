@@ -111,7 +111,9 @@ class PatchWriter:
     ) -> None:
         self.path = path_of("path", path)
         format_to_write(self.path)  # what cannot be written is said before anything is predicted
-        self.plan = instance("plan", plan, Plan, "stream.plan(case, group) is one, and so is mlarray.streaming.plan(...).")
+        self.plan = instance(
+            "plan", plan, Plan, "stream.plan(case, group) is one, and so is mlarray.streaming.plan(...)."
+        )
         self.channels, self.back = whole("channels", channels, 1), flag("back", back)
         self.finish, self.storage = tuple(checked(finish)), storage
         self._weights = _checked_weights(weights, plan.grid.patch_size)
@@ -128,7 +130,9 @@ class PatchWriter:
         self._scratch = part_path(self.path)
         self._scratch.mkdir()
         try:
-            check_writing(self._placed(GeneratedSource(self._spec, _nothing)), self.path, self._scratch, storage=storage)
+            check_writing(
+                self._placed(GeneratedSource(self._spec, _nothing)), self.path, self._scratch, storage=storage
+            )
             self._collected = self._scratch / "collected.mla"
             block = (1, *(min(_BLOCK, n) for n in self._tile))
             layout = {"patch_size": None, "chunk_size": (self.channels, *self._tile), "block_size": block}
@@ -300,7 +304,7 @@ def patch_weights(shape: Sequence[int], kind: str) -> NDArray:
     UsageError
         Another kind.
     """
-    if kind not in ("uniform", "gaussian"):
+    if not isinstance(kind, str) or kind not in ("uniform", "gaussian"):
         raise UsageError(f'weights are "uniform", "gaussian" or an array, got {kind!r}.')
     shape = extents_of("shape", shape)
     if kind == "uniform":

@@ -9,11 +9,14 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from mlarray.errors import MLArrayError, PlanError, TransformError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
+from mlarray.streaming.arguments import flag, instance, listed, source_of
+from mlarray.streaming.chain import Chain, Stage, checked, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
 from mlarray.streaming.finite import tell_of_unfinite
@@ -134,7 +137,7 @@ class Plan:
 
     def fold(self, target: Region) -> Region:
         """Return the region of the stored volume that a region of the result needs."""
-        return self.chain.fold(target)[0]
+        return self.chain.fold(_region(target))[0]
 
     def read(self, target: Region, *, pad: bool = False) -> NDArray:
         """Return a region of the result, computed from one read of the stored volume.
@@ -151,6 +154,8 @@ class Plan:
         ndarray, shape (C, *target.shape)
             The caller's own; equal to the same part of :meth:`read_whole` to the last bit.
         """
+        _region(target)
+        flag("pad", pad)
         if len(target.start) != self.result.ndim or not target.is_within(self.result.shape):
             raise IndexError(
                 f"Region {target.start}..{target.stop} is not within the result of shape {self.result.shape}."
@@ -169,12 +174,14 @@ class Plan:
     def geometry(self, target: Region) -> Geometry | None:
         """Return where a region of the result lies, or None when that is not known."""
         geometry = self.result.geometry
-        return None if geometry is None else geometry.cropped(target)
+        return None if geometry is None else geometry.cropped(_region(target))
 
     def prefetch(self, targets: Iterable[Region]) -> None:
         """Announce patches to come, so that storage works while the caller computes."""
         if self.verdict.regime is Regime.STREAM:
-            self.source.prefetch([self.fold(target) for target in targets])
+            self.source.prefetch(
+                [self.fold(target) for target in listed("targets", targets, Region, "plan.grid holds some.")]
+            )
 
     def measure(self) -> None:
         """Measure now what patches need, instead of at the first read."""
@@ -217,6 +224,7 @@ class Plan:
 
     def extended(self, transforms: Iterable[Transform]) -> Plan:
         """Return the plan of a longer chain on the same source; what this plan measures, the other does not measure again."""
+        transforms = checked(transforms)
         known = [stage.transform for stage in self.chain.stages]
         done = self.chain.stages[0].done if known else 0
         chain = resolve(self.chain.stored, [*known, *transforms], done=done)
@@ -230,6 +238,7 @@ class Plan:
         array : ndarray, shape (C, *result.shape)
             What :meth:`read_whole` gives; not copied, and not to be changed.
         """
+        instance("array", array, np.ndarray, "plan.read_whole() gives it.")
         source = ResidentVolume(array, self._resolved()[-1])
         return self._like(source, resolve(source.volume, ()))
 
@@ -267,7 +276,10 @@ class Plan:
         PlanError
             The prediction has another shape, or a stage that changed the grid cannot be undone.
         """
-        volumes, stored = self._resolved(), VolumeSource(prediction, case=self.source.volume.case)
+        volumes, stored = (
+            self._resolved(),
+            VolumeSource(source_of("A prediction", prediction), case=self.source.volume.case),
+        )
         if stored.volume.shape != self.result.shape:
             raise PlanError(
                 f"The prediction has the shape {stored.volume.shape}, the result of the chain {self.result.shape}.",
@@ -460,6 +472,10 @@ class Plan:
 
 def _groups_of(stage: Stage) -> tuple[str, ...]:
     return (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
+
+
+def _region(target: Region) -> Region:
+    return instance("target", target, Region, "plan.grid holds some; Region(start, stop) makes one.")
 
 
 def is_path(name: str) -> bool:

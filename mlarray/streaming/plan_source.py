@@ -84,7 +84,9 @@ def check_writing(plan: Plan, path: Path, scratch: Path, *, storage: Mapping[str
         The format cannot hold the result, or does not take the storage arguments.
     """
     if storage is not None and not isinstance(storage, Mapping):
-        raise UsageError(f"storage is a mapping of storage arguments, got {storage!r}.", hint='Like {"patch_size": 64}.')
+        raise UsageError(
+            f"storage is a mapping of storage arguments, got {storage!r}.", hint='Like {"patch_size": 64}.'
+        )
     source, module = PlanSource(plan), module_of(format_to_write(path))
     module.losses(source.spec, source.info)
     module.open_sink(scratch / path.name, source.spec, source.info, SinkOptions(storage or {})).abort()

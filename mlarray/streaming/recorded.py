@@ -56,7 +56,7 @@ def record_statistics(source: Source) -> MomentValues:
     FormatError
         The file does not match its checksums.
     """
-    if not isinstance(source, StatisticsKeeper) or source.info.format != "mla":
+    if isinstance(source, type) or not isinstance(source, StatisticsKeeper) or source.info.format != "mla":
         raise UsageError("Statistics are stored in .mla files only.", hint="`mla convert --statistics` makes one.")
     if source.spec.dtype.kind not in "biuf":
         raise UsageError(f"The array holds {source.spec.dtype}, whose values have no order.")

@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mlarray.errors import MemoryLimitError, UsageError
-from mlarray.streaming.arguments import instance, one_of, whole
+from mlarray.streaming.arguments import instance, listed, mapping, one_of, whole
 from mlarray.streaming.budget import Budget, gib
+from mlarray.streaming.grid import extents_of
 from mlarray.streaming.rules import Regime
 
 MOST_WORKERS = 4
@@ -179,6 +180,8 @@ def decide(
         What the cases need is more than the budget; names the numbers and what can be done.
     """
     instance("budget", budget, Budget, "memory_budget(24) is one.")
+    listed("estimates", estimates, CaseEstimate, "A CaseEstimate for each case.")
+    batch_bytes = whole("batch_bytes", batch_bytes, 0)
     _checked(mode, world_size=world_size, batch_size=batch_size, processors=processors)
     if workers is not None:
         workers = whole("workers", workers, 0)
@@ -267,6 +270,11 @@ def evaluation_patch(
     (32, 261, 261)
     """
     instance("budget", budget, Budget, "memory_budget(24) is one.")
+    remedy = "Like {case: (64, 512, 512)} and {case: 2}."
+    for case, extents in mapping("shapes", shapes, remedy).items():
+        extents_of(f"The shape of {case!r}", extents)
+        whole(f"The channels of {case!r}", mapping("channels", channels, remedy).get(case), 1)
+    extents_of("fixed", fixed)
     if not shapes:
         return EvaluationPatch(None, _lines({"evaluation": "no case"}))
     case = max(shapes, key=lambda name: channels[name] * math.prod(shapes[name]))
@@ -278,20 +286,20 @@ def evaluation_patch(
     cap = EVALUATION_SHARE * budget.bytes / each
     worst = f"case {case!r}, {_counted(channels[case], 'channel')} of {_by(shape)}"
     of_budget = f"{EVALUATION_SHARE:.0%} of {gib(budget.bytes)} at {each:g} bytes per voxel"
-    whole = [min(one, n) if one else n for one, n in zip(kept, shape, strict=True)]
-    if math.prod(whole) <= cap:
-        patch = tuple(whole) if any(kept) else None
+    most = [min(one, n) if one else n for one, n in zip(kept, shape, strict=True)]
+    if math.prod(most) <= cap:
+        patch = tuple(most) if any(kept) else None
         said = f"{'whole volumes' if patch is None else f'patches of {_by(patch)}'} fit in {of_budget}; the largest is {worst}"
         return EvaluationPatch(patch, _lines({"evaluation": said}))
-    least = math.prod(n for one, n in zip(kept, whole, strict=True) if one)
+    least = math.prod(n for one, n in zip(kept, most, strict=True) if one)
     if least > cap:
-        extents = f"the extents {_by([n for one, n in zip(kept, whole, strict=True) if one])}, which must be kept, are"
+        extents = f"the extents {_by([n for one, n in zip(kept, most, strict=True) if one])}, which must be kept, are"
         raise MemoryLimitError(
             f"Evaluation: {extents if any(kept) else 'one voxel is'} more than the {int(cap)} voxels that fit in {of_budget} "
             f"({worst}).",
             hint="Raise memory_budget, let more axes be cut, or evaluate fewer groups or channels at a time.",
         )
-    patch = _shrunk(whole, [not one for one in kept], cap)
+    patch = _shrunk(most, [not one for one in kept], cap)
     said = f"disjoint patches of {_by(patch)} fit in {of_budget}; the largest is {worst}"
     return EvaluationPatch(patch, _lines({"evaluation": said}))
 

@@ -17,7 +17,7 @@ from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.streaming.arguments import instance, number, whole
 from mlarray.streaming.class_locations import ClassLocations
-from mlarray.streaming.grid import Overlap, PatchGrid, patch_grid
+from mlarray.streaming.grid import Overlap, PatchGrid, extents_of, patch_grid
 from mlarray.streaming.grid_map import GridMap
 from mlarray.streaming.plan import Plan
 from mlarray.transforms.augmentations.drawing import integer_below, key_of, uniforms
@@ -113,7 +113,7 @@ class GridPatches:
 
     def region(self, shape: Sequence[int], patch_size: PatchSize, index: int, **_: object) -> Region:
         """Return a patch of the grid, last axis fastest."""
-        return self._grid(shape, patch_size)[index]
+        return self._grid(shape, patch_size)[whole("index", index, 0)]
 
     def _grid(self, shape: Sequence[int], patch_size: PatchSize) -> PatchGrid:
         return patch_grid(shape, patch_size, self.overlap)
@@ -364,6 +364,7 @@ def _nearest(line: Sequence[int], wanted: int, voxel: int, size: int) -> int:
 
 def _extents(shape: Sequence[int], patch_size: PatchSize) -> tuple[int, ...]:
     """Return the extents of a patch within a volume."""
+    shape = extents_of("shape", shape)
     if patch_size is None:
         return tuple(shape)
     if isinstance(patch_size, (str, bytes)) or not isinstance(patch_size, Iterable):
@@ -384,5 +385,5 @@ def _needed(origins: Origins | None, align: str | None) -> Origins | None:
 
 def _check(per_case: object, align: str | None) -> None:
     whole("per_case", per_case, 1)
-    if align not in (None, BLOCKS):
+    if align is not None and not (isinstance(align, str) and align == BLOCKS):
         raise UsageError(f"align is None or {BLOCKS!r}, got {align!r}.")

@@ -19,7 +19,7 @@ needs no ``groups_dest``: ``groups: {CT: {transforms: [...]}}``, or ``groups: {C
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -57,7 +57,9 @@ _ELSEWHERE = {
     **dict.fromkeys(("rank", "world_size", "keep"), "It is of the run: PatchStream.from_config(path, {}=...)."),
 }
 """Where a key belongs that does not belong at the top."""
-_YAML_FORM = "Write `key: value` on each line, what belongs to a key further to the right, and close every bracket and quote."
+_YAML_FORM = (
+    "Write `key: value` on each line, what belongs to a key further to the right, and close every bracket and quote."
+)
 _SAMPLER_FORM = "Write `sampler: {RandomPatches: {per_case: 8}}`."
 _PATCH_FORM = "Write `Patch: {patch_size: [64, 64, 64]}`; 0 is a free axis, null the whole volume."
 _GROUP_FORM = (
@@ -250,15 +252,15 @@ def _placed_chain(chain: GroupChain, folder: Path) -> GroupChain:
 
 def _placed(made: _Made, folder: Path) -> _Made:
     """Return a transform or augmentation whose paths are taken from a folder: that of a Save, and those of files there."""
-    changes = {}
-    for field in fields(made):
-        value = getattr(made, field.name)
+    changes: dict[str, Any] = {}
+    for name in getattr(made, "__dataclass_fields__", ()):
+        value = getattr(made, name)
         if not isinstance(value, str):
             continue
-        writes = isinstance(made, Save) and field.name == "dataset"
+        writes = isinstance(made, Save) and name == "dataset"
         if writes or (is_path(value) and (folder / value).exists()):
-            changes[field.name] = _joined(folder, value)
-    return replace(made, **changes) if changes else made
+            changes[name] = _joined(folder, value)
+    return replace(made, **changes) if changes else made  # type: ignore[type-var]
 
 
 def _placed_choice(choice: Any, folder: Path) -> Any:

@@ -1,8 +1,9 @@
 """How is a whole volume gone through for a statistic? In boxes of several fixed blocks, the next of which is computed ahead.
 
 Which blocks there are, and in which order they come, is part of a statistic (see
-:func:`~mlarray.transforms.statistics.statistic_blocks`); how they are read is not. Blocks that stand in a row make one box, so that a row of
-the stored volume is read once and not for each block that holds a part of it. While one box is measured, a thread computes the next.
+:func:`~mlarray.transforms.statistics.statistic_blocks`); how they are read is not. Blocks that stand in a row make one box, so
+that a row of the stored volume is read once and not for each block that holds a part of it. While one box is measured, a thread
+computes the next.
 """
 
 from __future__ import annotations
