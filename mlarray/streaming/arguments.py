@@ -73,7 +73,7 @@ def one_of(name: str, value: object, allowed: Collection[str]) -> str:
         Anything else.
     """
     if not isinstance(value, str) or value not in allowed:
-        raise UsageError(f"{name} is one of {', '.join(allowed)}, got {value!r}.")
+        raise UsageError(f"{name} is one of {', '.join(map(repr, allowed))}, got {value!r}.")
     return value
 
 

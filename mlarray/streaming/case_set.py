@@ -18,7 +18,7 @@ from mlarray.formats.plugins import all_formats
 from mlarray.formats.registry import open_source, split_suffix
 from mlarray.sources.base import Source
 from mlarray.storage.remote import as_path, is_remote
-from mlarray.streaming.arguments import instance, whole
+from mlarray.streaming.arguments import flag, instance, whole
 from mlarray.streaming.arguments import listed as listed_of
 from mlarray.streaming.case_choice import Choice, cases_told, chosen, drawn, listed
 from mlarray.streaming.case_layouts import Entry, Kind, Place, entries_of, kind_named
@@ -208,6 +208,7 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
 
 def open_place(place: Place, *, mapped: bool = True) -> Source:
     """Open the volume of a group; only its header is read. Parameters and errors as for :func:`mlarray.open_source`."""
+    flag("mapped", mapped)
     instance("place", place, Place, "A case of find_cases(...) has them: case.places[group].")
     return open_source(place.path, item=place.item or None, mapped=mapped)
 

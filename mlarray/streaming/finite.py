@@ -50,7 +50,8 @@ def tell_of_unfinite(value: object, statistic: Statistic, blocks: Blocks, where:
     else:
         what = f"the values are too large to be measured in float64 ({told})"
     notice(
-        f"{where}: {what}, and what is computed with it is wrong everywhere. Replace the voxels in the file, or leave the case out."
+        f"{where}: {what}, and what is computed with it is wrong everywhere. Replace the voxels in the file, or leave the case "
+        "out."
     )
 
 

@@ -186,7 +186,7 @@ def decide(
     if workers is not None:
         workers = whole("workers", workers, 0)
     if shuffle_window is not None:
-        shuffle_window = whole("shuffle_window", shuffle_window, 0)
+        shuffle_window = whole("shuffle_window", shuffle_window)
     sample = max((one.peak_bytes for one in estimates), default=0) + batch_bytes
     resident = sum(one.resident_bytes for one in estimates)
     streams = {one.case: dict(one.streams) for one in estimates}
@@ -274,7 +274,7 @@ def evaluation_patch(
     for case, extents in mapping("shapes", shapes, remedy).items():
         extents_of(f"The shape of {case!r}", extents)
         whole(f"The channels of {case!r}", mapping("channels", channels, remedy).get(case), 1)
-    extents_of("fixed", fixed)
+    fixed = [whole("An extent of fixed", one) for one in listed("fixed", fixed, object, "Like (0, 512, 512).")]
     if not shapes:
         return EvaluationPatch(None, _lines({"evaluation": "no case"}))
     case = max(shapes, key=lambda name: channels[name] * math.prod(shapes[name]))

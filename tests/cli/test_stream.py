@@ -148,7 +148,7 @@ def test_the_keys_are_the_arguments_of_a_stream(config: Path) -> None:
         ("window: null", "window: x", "shuffle_window is a whole number from 1 on, got 'x'."),
         ("batch_size: 2", "shuffle: maybe", "shuffle is true or false, got 'maybe'."),
         ("batch_size: 2", "mode: 3", "mode is a word, got 3."),
-        ("batch_size: 2", "mode: fit", "mode is one of train, predict, evaluate, got 'fit'."),
+        ("batch_size: 2", "mode: fit", "mode is one of 'train', 'predict', 'evaluate', got 'fit'."),
         ("batch_size: 2", "subset: {a: 1}", "subset is names, numbers, 'first:last', '~name' or a file of names, got"),
         ("batch_size: 2", "validation: {a: 1}", "or a share, got"),
         ("batch_size: 2", "cost_limit: x", "cost_limit is a number above 0, got 'x'."),

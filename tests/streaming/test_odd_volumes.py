@@ -34,10 +34,10 @@ def test_a_case_with_nan_is_told_once_with_its_file_and_the_count(tmp_path: Path
     bad = good.copy()
     bad[0, 0, :3] = np.nan, np.nan, np.inf
     root = saved(tmp_path / "d", good, bad)
+    stream = stream_of(root, [T.Standardize()])
     with pytest.warns(UserWarning, match="not finite") as told:
-        stream = stream_of(root, [T.Standardize()])
-        stream.prepare()
         list(stream)
+    stream.prepare()
     (message,) = {str(one.message) for one in told}
     assert message.startswith(
         f"Stage 1 (Standardize), case 'p1' ({root / 'p1' / 'CT.mla'}): 3 of 1000 voxels are not finite "

@@ -133,7 +133,7 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
 def written_as(tmp_path: Path, value: object, dtype: str) -> np.ndarray:
     """Return what a writer of a dtype makes of patches with one value."""
     planned = plan(source_of(np.zeros((1, 6, 6), np.float32)), [], patch_size=6)
-    with PatchWriter(tmp_path / "out.mla", planned, channels=1, dtype=dtype, back=False) as writer:
+    with PatchWriter(tmp_path / "out.mla", planned, channels=1, dtype=dtype, weights="uniform") as writer:
         writer.add(planned.grid[0], np.full((1, 6, 6), value))
     with open_source(tmp_path / "out.mla") as found:
         return found.read(found.spec.region)
