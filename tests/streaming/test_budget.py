@@ -183,7 +183,7 @@ def test_the_launcher_says_how_many_ranks_a_node_has(environment: dict[str, str]
 
 
 def test_a_node_has_at_least_one_rank() -> None:
-    with pytest.raises(UsageError, match=r"^ranks_on_node is a number from 1 on, got 0\.$"):
+    with pytest.raises(UsageError, match=r"^ranks_on_node is a whole number from 1 on, got 0\.$"):
         memory_budget(ranks_on_node=0)
 
 
