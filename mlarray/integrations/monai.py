@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from mlarray.integrations.patch_volumes import Frame, ras_affine, xyz_volume
 from mlarray.integrations.torch import tensor_of
+from mlarray.streaming.arguments import instance
 from mlarray.streaming.batch import Sample
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ def to_metatensor(sample: Sample, group: str, *, frame: Frame | None = None) -> 
     """
     from monai.data import MetaTensor
 
+    instance("sample", sample, Sample, "batch.samples holds them.")
     meta = {
         "case": sample.case,
         "copy": sample.copy,

@@ -16,7 +16,7 @@ import numpy as np
 
 from mlarray.array import MLArray
 from mlarray.axes import parse_axes
-from mlarray.errors import FormatError, MissingFileError
+from mlarray.errors import FormatError, MissingFileError, UsageError
 from mlarray.formats import mla, nnunet_case
 from mlarray.formats.nnunet_geometry import placed
 from mlarray.metadata import decode
@@ -27,6 +27,7 @@ from mlarray.storage.blosc import BloscStore
 from mlarray.storage.contents import LOCATIONS_RECORD
 from mlarray.storage.integrity import METADATA_RECORD
 from mlarray.storage.options import COMPRESSION_LEVEL
+from mlarray.streaming.arguments import instance, listed, mapping, path_of, whole
 
 _SUFFIX = ".mla"
 _SEG_SUFFIX = f"{nnunet_case.SEG_MARK}{_SUFFIX}"
@@ -69,9 +70,13 @@ class NNUNetDataset:
         identifiers: list[str] | None = None,
         folder_with_segs_from_previous_stage: str | Path | None = None,
     ) -> None:
+        path_of("folder", folder)
+        if folder_with_segs_from_previous_stage is not None:
+            path_of("folder_with_segs_from_previous_stage", folder_with_segs_from_previous_stage)
         self.source_folder = folder
         self.folder_with_segs_from_previous_stage = folder_with_segs_from_previous_stage
-        self.identifiers = sorted(self.get_identifiers(folder) if identifiers is None else identifiers)
+        found = self.get_identifiers(folder) if identifiers is None else identifiers
+        self.identifiers = sorted(listed("identifiers", found, str, "Name cases: ['case_1']."))
 
     def __getitem__(self, identifier: str) -> tuple[MLArray, MLArray, MLArray | None, dict[str, object]]:
         return self.load_case(identifier)
@@ -102,6 +107,7 @@ class NNUNetDataset:
         FormatError
             A file is damaged, or holds no properties of nnU-Net.
         """
+        instance("identifier", identifier, str, "dataset.identifiers lists them.")
         folder = Path(self.source_folder)
         data = MLArray.open(folder / f"{identifier}{_SUFFIX}")
         seg = MLArray.open(folder / f"{identifier}{_SEG_SUFFIX}")
@@ -147,10 +153,19 @@ class NNUNetDataset:
         FormatError
             When the properties cannot be kept.
         """
-        path = Path(output_filename_truncated)
+        path = _stem(output_filename_truncated)
+        for name, array in (("data", data), ("seg", seg)):
+            _check_array(name, array)
+        mapping("properties", properties, "Pass what nnU-Net made.")
         transpose, _ = nnunet_case.transpose_of(path.parent)
         placement = placed(properties, data.shape, transpose)
-        seg_storage = _storage(chunks_seg or chunks, blocks_seg or blocks, clevel, codec, filters_seg)
+        seg_storage = _storage(
+            chunks if chunks_seg is None else chunks_seg,
+            blocks if blocks_seg is None else blocks_seg,
+            clevel,
+            codec,
+            filters_seg,
+        )
         # The image last: a case that has one is complete.
         for array, suffix, storage in (
             (seg, _SEG_SUFFIX, seg_storage),
@@ -170,7 +185,8 @@ class NNUNetDataset:
         blocks_seg: Sequence[int] | None = None,
     ) -> None:
         """Write one segmentation, as a stage of a cascade does for the next. Parameters as for :meth:`save_case`."""
-        path = Path(output_filename_truncated)
+        path = _stem(output_filename_truncated)
+        _check_array("seg", seg)
         axes = parse_axes("czyx"[-seg.ndim :]) if 1 < seg.ndim <= 4 else ()
         spec = ArraySpec(seg.shape, seg.dtype, axes) if axes else ArraySpec(seg.shape, seg.dtype)
         info = SourceInfo("nnunet", is_seg=True)
@@ -179,7 +195,12 @@ class NNUNetDataset:
     @staticmethod
     def get_identifiers(folder: str | Path) -> list[str]:
         """Return the names of the cases in a folder: of every ``.mla`` file that is not a segmentation."""
-        names = os.listdir(folder)
+        place = path_of("folder", folder)
+        if not place.is_dir():
+            raise MissingFileError(
+                f"There is no folder {place}.", hint="Convert the preprocessed folder with `mla convert`."
+            )
+        names = os.listdir(place)
         return [
             name.removesuffix(_SUFFIX) for name in names if name.endswith(_SUFFIX) and not name.endswith(_SEG_SUFFIX)
         ]
@@ -245,6 +266,19 @@ def _previous_stage(folder: Path, identifier: str) -> MLArray:
         return MLArray.open(own)
 
 
+def _check_array(name: str, array: object) -> None:
+    if isinstance(array, type) or not hasattr(array, "shape") or not hasattr(array, "dtype"):
+        raise UsageError(f"{name} is an array, got {type(array).__name__}.")
+
+
+def _stem(path: str | Path) -> Path:
+    """Return the path of a case without its suffix."""
+    found = path_of("output_filename_truncated", path)
+    if not found.name:
+        raise UsageError(f"output_filename_truncated names no file: {path!r}.")
+    return found
+
+
 def _storage(
     chunks: Sequence[int] | None,
     blocks: Sequence[int] | None,
@@ -254,12 +288,21 @@ def _storage(
 ) -> dict[str, object]:
     """Return the storage arguments that stand for those of nnU-Net's class."""
     storage: dict[str, object] = {}
+    if filters is not None:
+        filters = listed("filters", filters, object, "As blosc2 takes them: [Filter.SHUFFLE].")
+    chunks, blocks = _sizes("chunks", chunks), _sizes("blocks", blocks)
     if chunks is not None and blocks is not None:
-        storage = {"patch_size": None, "chunk_size": [int(c) for c in chunks], "block_size": [int(b) for b in blocks]}
-    if clevel != COMPRESSION_LEVEL or codec is not None or filters is not None:
+        storage = {"patch_size": None, "chunk_size": list(chunks), "block_size": list(blocks)}
+    if whole("clevel", clevel, 0) != COMPRESSION_LEVEL or codec is not None or filters is not None:
         given = {"codec": codec, "filters": None if filters is None else list(filters)}
         storage["cparams"] = {"clevel": clevel} | {name: value for name, value in given.items() if value is not None}
     return storage
+
+
+def _sizes(name: str, sizes: Sequence[int] | None) -> tuple[int, ...] | None:
+    if sizes is None:
+        return None
+    return tuple(whole(f"An extent of {name}", one, 1) for one in listed(name, sizes, object, "One for each axis."))
 
 
 def _write(path: Path, array: NDArray, spec: ArraySpec, info: SourceInfo, storage: Mapping[str, object]) -> None:

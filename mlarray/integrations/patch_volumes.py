@@ -13,6 +13,7 @@ import numpy.typing as npt
 from mlarray.errors import UsageError
 from mlarray.orientation import flip_frame
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import instance, one_of
 from mlarray.streaming.batch import Sample
 
 Frame: TypeAlias = Literal["RAS", "LPS"]
@@ -26,7 +27,8 @@ def xyz_volume(sample: Sample, group: str) -> NDArray:
     UsageError
         The sample has no such group, or the patch has another number of axes than 2 and 3.
     """
-    if group not in sample.arrays:
+    instance("sample", sample, Sample, "batch.samples holds them.")
+    if not isinstance(group, str) or group not in sample.arrays:
         raise UsageError(f"Case {sample.case!r} has no group {group!r}; it has {', '.join(map(repr, sample.arrays))}.")
     array = sample.arrays[group]
     extents = sample.region.shape
@@ -57,7 +59,10 @@ def ras_affine(sample: Sample, group: str, *, frame: Frame | None = None) -> npt
     UsageError
         The world frame is not known and ``frame`` does not say, or it is not anatomical.
     """
-    geometry = sample.geometry.get(group)
+    instance("sample", sample, Sample, "batch.samples holds them.")
+    if frame is not None:
+        one_of("frame", frame, ("RAS", "LPS"))
+    geometry = sample.geometry.get(group) if isinstance(group, str) else None
     if geometry is None:
         return None
     stated = (geometry.coord_system or frame or "").rstrip("+")

@@ -15,8 +15,9 @@ import numpy as np
 import torch
 from torch.utils.data import DataLoader, default_collate, get_worker_info
 
+from mlarray.streaming.arguments import flag, instance, start_method, whole
 from mlarray.streaming.batch import Batch, Sample
-from mlarray.streaming.loader import BatchStream
+from mlarray.streaming.loader import BatchStream, checked_stream
 from mlarray.transforms.augmentations.drawing import key_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def as_tensors(batch: Batch) -> TorchBatch:
     >>> as_tensors(batch)["CT"].shape
     torch.Size([1, 1, 4, 4])
     """
+    instance("batch", batch, Batch, "A stream gives them.")
     return _with_views({group: tensor_of(array) for group, array in batch.arrays.items()}, batch.samples)
 
 
@@ -97,13 +99,14 @@ class TorchPatches:
     """
 
     def __init__(self, stream: BatchStream) -> None:
-        self.stream = stream
+        self.stream = checked_stream(stream)
 
     def __len__(self) -> int:
         return len(self.stream)
 
     def __getitem__(self, index: int | tuple[int, int]) -> TorchBatch:
-        epoch, number = (self.stream.epoch, index) if isinstance(index, int) else index
+        epoch, number = index if isinstance(index, tuple) and len(index) == 2 else (self.stream.epoch, index)
+        epoch, number = whole("An epoch", epoch, 0), whole("The number of a batch", number)
         if not 0 <= number < len(self.stream):
             raise IndexError(f"Batch {number} of {len(self.stream)}.")
         if epoch != self.stream.epoch:
@@ -126,7 +129,7 @@ class EpochBatches:
     """Which batches a ``DataLoader`` asks of :class:`TorchPatches`: those of the stream's current epoch, from its first on."""
 
     def __init__(self, stream: BatchStream) -> None:
-        self.stream = stream
+        self.stream = checked_stream(stream)
 
     def __len__(self) -> int:
         return len(self.stream) - self.stream.first
@@ -156,7 +159,15 @@ def torch_loader(
         How workers start. Default: torch's.
     prefetch : int
         Batches that each worker computes ahead.
+
+    Raises
+    ------
+    UsageError
+        An argument of another kind.
     """
+    workers, prefetch = whole("workers", workers, 0), whole("prefetch", prefetch, 1)
+    context = start_method(context)
+    flag("pin_memory", pin_memory)
     ahead: dict[str, Any] = {}
     if workers:
         ahead = {"prefetch_factor": prefetch, "persistent_workers": True, "multiprocessing_context": context}

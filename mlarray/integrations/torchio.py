@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from mlarray.integrations.patch_volumes import Frame, ras_affine, xyz_volume
 from mlarray.integrations.torch import tensor_of
+from mlarray.streaming.arguments import instance, listed
 from mlarray.streaming.batch import Sample
 
 if TYPE_CHECKING:
@@ -39,6 +40,8 @@ def to_subject(sample: Sample, *, labels: Collection[str] = (), frame: Frame | N
     """
     import torchio
 
+    instance("sample", sample, Sample, "batch.samples holds them.")
+    labels = listed("labels", labels, str, 'Like labels=["SEG"].')
     images: dict[str, Any] = {}
     for group in (*sample.arrays, *(name for name in labels if name not in sample.arrays)):
         kind = torchio.LabelMap if group in labels else torchio.ScalarImage

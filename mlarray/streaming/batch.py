@@ -5,9 +5,9 @@ A batch is one block of memory per group; its samples are views of that block, a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -16,6 +16,7 @@ from mlarray.errors import UsageError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import listed
 
 Stack: TypeAlias = Callable[[Sequence[NDArray]], NDArray]
 _WORLD_AXES = 3
@@ -69,7 +70,7 @@ class Sample:
         UsageError
             There is no such group, it does not say where it lies, or it has another number of axes than 2 and 3.
         """
-        if group not in self.arrays:
+        if not isinstance(group, str) or group not in self.arrays:
             raise UsageError(f"Case {self.case!r} has no group {group!r}; it has {', '.join(map(repr, self.arrays))}.")
         geometry = self.geometry.get(group)
         if geometry is None:
@@ -138,17 +139,14 @@ class Batch:
         UsageError
             There is none, or patches of one group differ in shape or dtype.
         """
+        listed("samples", samples, Sample, "Batch.of([sample, ...])")
         if not samples:
             raise UsageError("A batch holds at least one sample.")
         arrays = {}
         for group in samples[0].arrays:
             kinds = {(sample.arrays[group].shape, sample.arrays[group].dtype) for sample in samples}
             if len(kinds) > 1:
-                listed = ", ".join(sorted(f"{shape} {dtype}" for shape, dtype in kinds))
-                raise UsageError(
-                    f"Patches of one batch have one shape and dtype, those of {group!r} have {listed}.",
-                    hint="Give a patch size without free axes, or batch_size=1.",
-                )
+                raise _mixed(group, kinds)
             arrays[group] = stack([sample.arrays[group] for sample in samples])
         return cls(arrays, tuple(samples))
 
@@ -164,3 +162,14 @@ class Batch:
     def __reduce__(self) -> tuple[object, ...]:
         bare = tuple(replace(sample, arrays={}) for sample in self.samples)  # each view would be pickled as a copy
         return (Batch, (self.arrays, bare))
+
+
+def _mixed(group: str, kinds: Collection[tuple[tuple[int, ...], np.dtype[Any]]]) -> UsageError:
+    """Return the error for patches that no one array holds."""
+    listed = ", ".join(sorted(f"{shape} {dtype}" for shape, dtype in kinds))
+    hint = "Give a patch size without free axes, or batch_size=1."
+    if len({dtype for _, dtype in kinds}) > 1:
+        hint = f'Append TensorCast("float32") to the transforms of {group!r}, or take batch_size=1.'
+    elif len({shape[0] for shape, _ in kinds}) > 1:
+        hint = f"End the transforms of {group!r} with one number of channels for all cases, or take batch_size=1."
+    return UsageError(f"Patches of one batch have one shape and dtype, those of {group!r} have {listed}.", hint=hint)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from numbers import Real
@@ -17,6 +16,8 @@ from pathlib import Path
 
 from mlarray.errors import UsageError
 from mlarray.machine import MEMORY_SHARE, SYSTEM, memory_available
+from mlarray.notice import notice
+from mlarray.streaming.arguments import whole
 
 GIB = 1 << 30
 LARGEST_BARE_GIB = 1 << 20
@@ -95,17 +96,13 @@ def memory_budget(
     Budget(bytes=24000000000, told='given')
     """
     given = value.strip().lower() if isinstance(value, str) else value
-    if given is not None and given != "auto":
+    if given is not None and not (isinstance(given, str) and given == "auto"):
         budget = Budget(parse_bytes(value), "given")
     else:
         budget = _automatic(os.environ if environment is None else environment, root, ranks_on_node)
     if budget.bytes < SMALL_BUDGET_BYTES:
-        warnings.warn(
-            f"The memory budget of {budget.bytes / (1 << 20):.0f} MiB per rank ({budget.told}) is below 256 MiB: "
-            "few patches fit.",
-            UserWarning,
-            stacklevel=2,
-        )
+        told = f"{budget.bytes >> 20} MiB" if budget.bytes >= 1 << 20 else gib(budget.bytes)
+        notice(f"The memory budget of {told} per rank ({budget.told}) is below 256 MiB: few patches fit.")
     return budget
 
 
@@ -178,17 +175,19 @@ def launched_ranks(environment: Mapping[str, str]) -> tuple[int, str]:
 
 
 def gib(amount: float) -> str:
-    """Return an amount of bytes as people read it: GiB with two decimals, MiB where little would be left of it."""
-    return f"{amount / GIB:.2f} GiB" if amount >= GIB / 100 else f"{amount / (1 << 20):.2f} MiB"
+    """Return an amount of bytes as people read it: GiB with two decimals, or the unit in which something is left of it."""
+    if amount >= GIB / 100:
+        return f"{amount / GIB:.2f} GiB"
+    if amount == 0 or amount >= (1 << 20) / 100:
+        return f"{amount / (1 << 20):.2f} MiB"
+    return f"{amount:.0f} byte{'' if amount == 1 else 's'}"
 
 
 def _automatic(environment: Mapping[str, str], root: Path, ranks: int | None) -> Budget:
     if ranks is None:
         ranks, name = launched_ranks(environment)
-    elif ranks < 1:
-        raise UsageError(f"ranks_on_node is a number from 1 on, got {ranks!r}.")
     else:
-        name = ""
+        ranks, name = whole("ranks_on_node", ranks, 1), ""
     available, limit = memory_available(environment, root=root, ranks=ranks)
     told = f"{MEMORY_SHARE:.0%} of {gib(available)}, {limit}"
     if ranks > 1:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import math
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -40,7 +40,8 @@ def chosen(names: Sequence[str], choice: Choice) -> list[str]:
     """
     if choice is None:
         return list(names)
-    parts = [choice] if isinstance(choice, (str, int, slice)) else list(choice)
+    alone = isinstance(choice, (str, slice)) or not isinstance(choice, Iterable)
+    parts: list[object] = [choice] if alone else list(choice)  # type: ignore[arg-type]
     taken: set[str] = set()
     left_out: set[str] = set()
     for part in parts:

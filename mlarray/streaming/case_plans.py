@@ -19,6 +19,7 @@ import numpy as np
 
 from mlarray.errors import UsageError
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import listed, whole
 from mlarray.streaming.case_layouts import Place
 from mlarray.streaming.case_set import CaseFiles, open_place
 from mlarray.streaming.chain import resolve
@@ -58,10 +59,13 @@ class GroupChain:
     extend_slice: int = 0
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "transforms", tuple(self.transforms))
-        object.__setattr__(self, "patch_transforms", tuple(self.patch_transforms))
-        if self.extend_slice < 0:
-            raise UsageError(f"extend_slice is a number of slices from 0 on, got {self.extend_slice}.")
+        for name in ("transforms", "patch_transforms"):
+            object.__setattr__(
+                self, name, listed(name, getattr(self, name), object, "Write GroupChain([Canonical()]).")
+            )
+        whole("extend_slice", self.extend_slice, 0)
+        if self.source is not None and not isinstance(self.source, str):
+            raise UsageError(f"source is the name of a stored group, got {self.source!r}.")
 
 
 @dataclass(frozen=True, slots=True)

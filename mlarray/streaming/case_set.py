@@ -18,10 +18,13 @@ from mlarray.formats.plugins import all_formats
 from mlarray.formats.registry import open_source, split_suffix
 from mlarray.sources.base import Source
 from mlarray.storage.remote import as_path, is_remote
+from mlarray.streaming.arguments import flag, instance, whole
+from mlarray.streaming.arguments import listed as listed_of
 from mlarray.streaming.case_choice import Choice, cases_told, chosen, drawn, listed
 from mlarray.streaming.case_layouts import Entry, Kind, Place, entries_of, kind_named
 
 __all__ = ["CaseFiles", "CaseSet", "Place", "find_cases", "open_place", "split"]
+_DATASET = "Give a folder or a file, or a list of them."
 Datasets: TypeAlias = str | Path | Sequence[str | Path]
 
 
@@ -120,7 +123,7 @@ def find_cases(dataset: Datasets, *, groups: Sequence[str] | None = None, subset
     >>> found.names, found.cases[0].places["CT"].path.name
     (('p1', 'p2'), 'CT.mla')
     """
-    wanted = None if groups is None else tuple(dict.fromkeys(groups))
+    wanted = None if groups is None else tuple(dict.fromkeys(listed_of("groups", groups, str, 'Like groups=["CT"].')))
     if wanted == ():
         raise UsageError("No group is wanted.", hint="Name at least one, like groups=['CT'].")
     given = _given(dataset)
@@ -183,6 +186,8 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
     >>> len(train), validation.names
     (8, ('p4', 'p9'))
     """
+    instance("case_set", case_set, CaseSet, "find_cases(...) returns one.")
+    whole("seed", seed)
     if validation is None:
         return case_set, replace(case_set, cases=())
     if isinstance(validation, bool):
@@ -203,14 +208,19 @@ def split(case_set: CaseSet, validation: float | Choice, *, seed: int = 0) -> tu
 
 def open_place(place: Place, *, mapped: bool = True) -> Source:
     """Open the volume of a group; only its header is read. Parameters and errors as for :func:`mlarray.open_source`."""
+    flag("mapped", mapped)
+    instance("place", place, Place, "A case of find_cases(...) has them: case.places[group].")
     return open_source(place.path, item=place.item or None, mapped=mapped)
 
 
 def _given(dataset: Datasets) -> list[_Given]:
-    listed = [dataset] if isinstance(dataset, (str, Path)) else list(dataset)
-    if not listed:
+    datasets = [dataset] if isinstance(dataset, (str, Path)) else listed_of("dataset", dataset, object, _DATASET)
+    if not datasets:
         raise UsageError("No data set is given.", hint="Give a folder or a file.")
-    return [_parsed(one) for one in listed]
+    for one in datasets:
+        if not isinstance(one, (str, Path)):
+            raise UsageError(f"A data set is a path, got {one!r}.", hint=_DATASET)
+    return [_parsed(one) for one in datasets]  # type: ignore[arg-type]
 
 
 def _parsed(text: str | Path) -> _Given:

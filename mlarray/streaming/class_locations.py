@@ -17,6 +17,7 @@ from mlarray.errors import FormatError, TransformError
 from mlarray.formats.nnunet_case import HEADER_KEY, restored_locations
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, SourceInfo
+from mlarray.streaming.arguments import instance, listed, whole
 from mlarray.streaming.fingerprint import fingerprint
 from mlarray.streaming.grid import patch_grid
 from mlarray.streaming.grid_map import GridMap
@@ -132,6 +133,8 @@ def class_locations(plan: Plan, *, limit: int = LIMIT, seed: int = 0) -> ClassLo
     TransformError
         The result has several channels, values that are not whole numbers, or more than 2048 different ones.
     """
+    instance("plan", plan, Plan, "stream.plan(case, group) is one.")
+    limit, seed = whole("limit", limit, 1), whole("seed", seed)
     volume = plan.result
     if volume.channels != 1:
         raise TransformError(
@@ -205,7 +208,11 @@ def locations_of(
     TransformError
         As for :func:`class_locations`.
     """
-    found = kept_by_nnunet(plan, beside)
+    instance("plan", plan, Plan, "stream.plan(case, group) is one.")
+    limit, seed = whole("limit", limit, 1), whole("seed", seed)
+    if store is not None:
+        instance("store", store, Kept, "kept_for(dataset) is one.")
+    found = kept_by_nnunet(plan, listed("beside", beside, SourceInfo, "plan.source.info is one."))
     if found is not None:
         return found
     mark = None if store is None else fingerprint(plan, root=store.root)

@@ -25,6 +25,7 @@ from typing import Any, TypeVar
 
 from mlarray import transforms
 from mlarray.errors import UsageError
+from mlarray.streaming.arguments import path_of
 from mlarray.transforms import augmentations
 from mlarray.transforms.augmentations import Augmentation, AugmentationList
 from mlarray.transforms.base import Transform
@@ -179,15 +180,23 @@ def augmentations_of(value: object, *, where: str = "The augmentations") -> dict
     return found
 
 
-def load_yaml(path: str | Path) -> Any:
-    """Return the plain values of a YAML file; mappings keep their order, and a key that stands twice is an error."""
-    place = Path(path)
+def load_yaml(path: str | Path, *, hint: str | None = None) -> Any:
+    """Return the plain values of a YAML file; mappings keep their order, and a key that stands twice is an error.
+
+    Parameters
+    ----------
+    path : str or Path
+        The file.
+    hint : str, optional
+        How such a file is written, for the error of one that is no YAML. Default: how a chain is.
+    """
+    place = path_of("The YAML file", path)
     if not place.is_file():
         raise UsageError(f"There is no file {place}.")
     with place.open("rb") as file:
         text = file.read(CONFIG_LIMIT_BYTES + 1)
     if len(text) > CONFIG_LIMIT_BYTES:
-        raise UsageError(f"{place} is larger than {CONFIG_LIMIT_BYTES} bytes, which no chain is.")
+        raise UsageError(f"{place} is larger than {CONFIG_LIMIT_BYTES} bytes, which no configuration is.")
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -214,7 +223,9 @@ def load_yaml(path: str | Path) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f", line {mark.line + 1}, column {mark.column + 1}"
-        raise UsageError(f"{place}{line}: this is no YAML: {error.problem or error.context}.", hint=_FORM) from error
+        raise UsageError(
+            f"{place}{line}: this is no YAML: {error.problem or error.context}.", hint=hint or _FORM
+        ) from error
     except yaml.YAMLError as error:
         raise UsageError(f"{place} cannot be read as YAML: {' '.join(str(error).split())}.") from error
     except (UnicodeDecodeError, RecursionError, ValueError, TypeError) as error:

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
+
 from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.streaming.budget import Budget
 from mlarray.streaming.case_plans import CasePlans
+from mlarray.streaming.patch_chain import patch_result
 from mlarray.streaming.plan import Plan
 from mlarray.streaming.regimes import CaseEstimate, EvaluationPatch, evaluation_patch
 from mlarray.transforms.statistics import STATISTIC_BLOCK_ELEMENTS
@@ -16,7 +19,7 @@ _MEASURING_BYTES = 3 * 8 * STATISTIC_BLOCK_ELEMENTS  # a block, as float64, and 
 
 
 def check_grids(plans: CasePlans) -> None:
-    """Refuse cases whose groups end on different grids: they could not share patches.
+    """Refuse cases without voxels, and cases whose groups end on different grids: they could not share patches.
 
     Raises
     ------
@@ -25,6 +28,7 @@ def check_grids(plans: CasePlans) -> None:
     """
     first, *others = plans.settings.chains
     for number, case in enumerate(plans.cases):
+        _check_extents(plans, number)
         ours = plans.base(number, first).result
         for group in others:
             theirs = plans.base(number, group).result
@@ -39,6 +43,35 @@ def check_grids(plans: CasePlans) -> None:
                     f"Case {case.name!r}: {first!r} and {group!r} have the same shape and lie elsewhere in space.",
                     hint="Begin both chains with Canonical(), or check the files.",
                 )
+
+
+def check_kinds(plans: CasePlans, batch_size: int) -> None:
+    """Refuse batches whose patches would be of several dtypes or numbers of channels: an array has one of each.
+
+    Raises
+    ------
+    UsageError
+        Names the group and a case of each kind.
+    """
+    for group, chain in plans.settings.chains.items() if batch_size > 1 else ():
+        found: dict[tuple[str, int], str] = {}
+        for number, case in enumerate(plans.cases):
+            result = patch_result(plans.base(number, group).result, chain.patch_transforms)
+            found.setdefault((result.dtype.name, result.channels), case.name)
+        if len(found) < 2:
+            continue
+        (dtype, channels), (other, others) = list(found)[:2]
+        first, second = list(found.values())[:2]
+        if dtype != other:
+            told = f"{dtype} in case {first!r} and {other} in case {second!r}"
+            hint = f'Append TensorCast("{np.promote_types(dtype, other).name}") to its transforms'
+        else:
+            told = f"{channels} and {others} channels in the cases {first!r} and {second!r}"
+            hint = "End its transforms with one number of channels for all cases"
+        raise UsageError(
+            f"Patches of one batch have one dtype and number of channels; {group!r} has {told}.",
+            hint=f"{hint}, or take batch_size=1.",
+        )
 
 
 def estimates(plans: CasePlans, copies: int) -> list[CaseEstimate]:
@@ -83,6 +116,19 @@ def patch_for_evaluation(plans: CasePlans, budget: Budget) -> EvaluationPatch:
         shapes[case.name] = results[0].shape
         channels[case.name] = sum(result.channels for result in results)
     return evaluation_patch(shapes, channels, budget)
+
+
+def _check_extents(plans: CasePlans, number: int) -> None:
+    for group in plans.settings.chains:
+        chain = plans.base(number, group).chain
+        for volume, what in ((chain.stored, "is stored with"), (chain.result, "ends with")):
+            if not volume.channels or 0 in volume.shape:
+                raise UsageError(
+                    f"Case {plans.cases[number].name!r}: {group!r} {what} the shape {volume.array_shape}, which holds no voxel.",
+                    hint="Leave the case out with subset, or repair the file."
+                    if volume is chain.stored
+                    else "Change the stage that leaves nothing of it.",
+                )
 
 
 def _estimate(plans: CasePlans, number: int, copies: int) -> CaseEstimate:

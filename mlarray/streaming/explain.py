@@ -65,6 +65,8 @@ class Explanation:
         What is wrong with groups that stages read; reading would raise it.
     done : int
         How many stages at the beginning a saved result stands for.
+    promised : str
+        The file that will hold this result; empty where it is there.
     """
 
     case: str
@@ -77,6 +79,11 @@ class Explanation:
     whole_bytes: int = 0
     problems: tuple[str, ...] = ()
     done: int = 0
+    promised: str = ""
+
+    def with_promise(self, path: str) -> Explanation:
+        """Return the explanation of a plan on a saved result that is yet to be written to a file."""
+        return replace(self, promised=path)
 
     def with_problems(self, problems: Sequence[str]) -> Explanation:
         """Return the explanation with problems."""
@@ -104,7 +111,7 @@ class Explanation:
             f"{_by(self.stored)} -> {_by(self.result)}, in patches of {_by(self.patch)}.",
             self.verdict.reason,
             self.verdict.remedy,
-            f"Stages 1 to {self.done} are in the saved result that is read." if self.done else "",
+            self._saved(),
             *self._beforehand(),
             *(f"Problem: {problem}" for problem in self.problems),
         ]
@@ -112,6 +119,12 @@ class Explanation:
         for sentence in filter(None, sentences):
             lines += _wrapped(f"  {sentence}", "    ", width)
         return "\n".join([*lines, *self._table(width)])
+
+    def _saved(self) -> str:
+        if self.promised:
+            held = f" with the result of stages 1 to {self.done}" if self.done else ""
+            return f"Save writes {self.promised}{held} before its first patch; all patches are read from it."
+        return f"Stages 1 to {self.done} are in the saved result that is read." if self.done else ""
 
     def _beforehand(self) -> list[str]:
         told = []

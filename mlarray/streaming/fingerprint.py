@@ -21,6 +21,7 @@ import numpy as np
 from mlarray import __version__
 from mlarray.sources.base import SourceInfo
 from mlarray.storage.remote import is_remote
+from mlarray.streaming.arguments import instance, path_of, whole
 from mlarray.streaming.plan import Plan
 from mlarray.transforms.base import Transform
 
@@ -47,7 +48,9 @@ def fingerprint(plan: Plan, *, stages: int | None = None, root: Path | None = No
         What is measured then cannot be kept. Of transforms that are not of this package, the code of the class counts too, but
         not that of functions it calls.
     """
-    used = plan.chain.stages[:stages]
+    instance("plan", plan, Plan, "stream.plan(case, group) is one.")
+    root = None if root is None else path_of("root", root)
+    used = plan.chain.stages[: None if stages is None else whole("stages", stages, 0)]
     names = sorted(
         {
             name

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,6 +12,7 @@ import numpy as np
 from mlarray.errors import UsageError
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import whole
 
 Overlap = int | float | str | Sequence[int | float | str] | None
 FREE_AXIS_OVERLAP = 0.2
@@ -53,6 +54,19 @@ class PatchGrid(Sequence[Region]):
         )
 
 
+def extents_of(name: str, shape: object) -> tuple[int, ...]:
+    """Return the extents of an array: whole numbers from 0 on.
+
+    Raises
+    ------
+    UsageError
+        Anything else.
+    """
+    if isinstance(shape, (str, bytes)) or not isinstance(shape, Iterable):
+        raise UsageError(f"{name} has a whole number for each axis, got {shape!r}.")
+    return tuple(whole(f"An extent of {name}", n, 0) for n in shape)
+
+
 def patch_grid(shape: Sequence[int], patch_size: int | Sequence[int] | None, overlap: Overlap = None) -> PatchGrid:
     """Return the patches that cover a volume.
 
@@ -78,7 +92,7 @@ def patch_grid(shape: Sequence[int], patch_size: int | Sequence[int] | None, ove
     >>> [(patch.start[0], patch.stop[0]) for patch in patch_grid((10,), 4, overlap=0)]
     [(0, 4), (4, 8), (8, 10)]
     """
-    extents = tuple(shape)
+    extents = extents_of("shape", shape)
     wanted = _per_axis(0 if patch_size is None else patch_size, len(extents), "patch_size")
     if any(size < 0 for size in wanted):
         raise UsageError(f"A patch has extents from 0 (free) on, got {wanted}.")
@@ -103,13 +117,22 @@ def padded(patch: NDArray, patch_size: Sequence[int], value: float | None = None
     patch_size : sequence of int
         Per spatial axis; 0 keeps the extent.
     value : float, optional
-        Default: 0 for uint8 and bool, else the least value of the patch.
+        Default: 0 for uint8 and bool, else the least value of the patch that is not NaN.
     """
+    patch_size = extents_of("patch_size", patch_size)
+    if not isinstance(patch, np.ndarray) or patch.ndim != len(patch_size) + 1:
+        raise UsageError(
+            f"A patch has a channel axis and {len(patch_size)} spatial axes, as patch_size says, got {patch!r:.60}."
+        )
     missing = [max(0, size - n) if size else 0 for size, n in zip(patch_size, patch.shape[1:], strict=True)]
     if not any(missing):
         return patch
+    if value is not None and not isinstance(value, (bool, int, float, np.number, np.bool_)):
+        raise UsageError(f"value is a number, got {value!r}.")
     if value is None:
         value = 0 if patch.dtype in (np.uint8, np.bool_) or not patch.size else patch.min()
+        if value != value:  # NaN in the patch does not spread to what is filled up
+            value = np.fmin.reduce(patch, axis=None)
     return np.pad(patch, [(0, 0), *((0, n) for n in missing)], constant_values=value)
 
 
@@ -121,6 +144,8 @@ def _overlaps(shape: tuple[int, ...], patch: tuple[int, ...], overlap: Overlap, 
     if isinstance(overlap, int):
         shared = tuple(overlap if p > 1 else 0 for p in patch)
     else:
+        if not isinstance(overlap, (float, str, Iterable)) or isinstance(overlap, (bytes, type)):
+            raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {overlap!r}.")
         given = [overlap] * len(patch) if isinstance(overlap, (float, str)) else list(overlap)
         if len(given) != len(patch):
             raise UsageError(f"overlap needs one entry per axis of {shape}, got {len(given)}.")
@@ -143,16 +168,21 @@ def _voxels(one: float | str, patch: int) -> int:
     try:
         share = float(one.strip().rstrip("%")) / 100 if isinstance(one, str) else one
     except ValueError:
-        raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {one!r}.") from None
-    if isinstance(share, int):
-        return share
+        share = None
+    if isinstance(share, bool) or not isinstance(share, (int, float, np.integer, np.floating)):
+        raise UsageError(f"An overlap is voxels, a share below 1 or a percentage, got {one!r}.")
+    if isinstance(share, (int, np.integer)):
+        return whole("An overlap in voxels", share, 0)
     if not 0 <= share < 1:
         raise UsageError(f"An overlap given as a share lies within 0 and 1, got {one!r}.")
     return int(patch * share)
 
 
 def _per_axis(value: int | Sequence[int], count: int, name: str) -> tuple[int, ...]:
-    sizes = tuple(int(entry) for entry in value) if isinstance(value, Sequence) else (int(value),) * count
+    if isinstance(value, Iterable) and not isinstance(value, (str, bytes)):
+        sizes = tuple(whole(f"An extent of {name}", entry, 0) for entry in value)
+    else:
+        sizes = (whole(name, value, 0),) * count
     if len(sizes) != count:
         raise UsageError(f"{name} needs one entry per spatial axis, {count} here, got {len(sizes)}: {sizes}.")
     return sizes

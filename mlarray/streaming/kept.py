@@ -25,6 +25,7 @@ import numpy as np
 from mlarray.errors import UsageError
 from mlarray.storage.publish import PART_SUFFIX, part_path
 from mlarray.storage.remote import is_remote
+from mlarray.streaming.arguments import path_of
 
 FOLDER = ".mlarray"
 ENVIRONMENT = "MLARRAY_CACHE"
@@ -174,6 +175,8 @@ def kept_for(dataset: Path, *, folder: Path | None = None, environment: Mapping[
     environment : mapping
         Of the process.
     """
+    dataset = path_of("dataset", dataset)
+    folder = None if folder is None else path_of("folder", folder)
     place = dataset if is_remote(dataset) else dataset.absolute()
     root = place if is_remote(place) or place.is_dir() else place.parent
     if folder is not None:

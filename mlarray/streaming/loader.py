@@ -26,6 +26,7 @@ from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
 from mlarray.errors import UsageError, WorkerError
+from mlarray.streaming.arguments import start_method, whole
 from mlarray.streaming.batch import Batch, Stack
 from mlarray.streaming.handover import Inbox, give
 
@@ -53,6 +54,19 @@ class BatchStream(Protocol):
 
     def batch(self, index: int, *, stack: Stack = ...) -> Batch:
         """Return a batch of the current epoch, its arrays made by ``stack``, see :meth:`Batch.of`."""
+
+
+def checked_stream(stream: BatchStream) -> BatchStream:
+    """Return a stream of batches.
+
+    Raises
+    ------
+    UsageError
+        Something else.
+    """
+    if isinstance(stream, type) or not all(hasattr(stream, name) for name in ("batch", "set_epoch", "epoch", "first")):
+        raise UsageError(f"stream is a stream of batches, got {type(stream).__name__}.", hint="Make a PatchStream.")
+    return stream
 
 
 @dataclass(slots=True, eq=False)
@@ -106,15 +120,10 @@ class WorkerLoader:
     """
 
     def __init__(self, stream: BatchStream, *, workers: int, prefetch: int = 2, context: str | None = None) -> None:
-        known = multiprocessing.get_all_start_methods()
-        if workers < 0 or prefetch < 1:
-            raise UsageError(f"workers is from 0 on and prefetch from 1 on, got {workers} and {prefetch}.")
-        if context is not None and context not in known:
-            raise UsageError(f"Workers start by {', '.join(map(repr, known))}, got {context!r}.")
-        self.stream = stream
-        self.workers = workers
-        self.prefetch = prefetch
-        self.context = context or ("fork" if sys.platform == "linux" else "spawn")
+        self.stream = checked_stream(stream)
+        self.workers = whole("workers", workers, 0)
+        self.prefetch = whole("prefetch", prefetch, 1)
+        self.context = start_method(context) or ("fork" if sys.platform == "linux" else "spawn")
         self._team: list[_Worker] = []
         self._inbox = Inbox()
         self._iteration = 0

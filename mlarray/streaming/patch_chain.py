@@ -18,6 +18,7 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.streaming.chain import Stage, resolve
 from mlarray.streaming.execute import execute
+from mlarray.streaming.finite import tell_of_unfinite
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Kind, Locality
 from mlarray.transforms.save import Save
@@ -117,10 +118,22 @@ def apply_patch_transforms(transforms: Sequence[Transform], array: NDArray, volu
     block, region = array.view(), current.region  # of the view, so that the caller may still write into the array
     for stage in resolve(current, transforms).stages:
         measured = {one: one.measure(partial(_blocks, block)) for one in stage.transform.statistics(current)}
+        for one, value in measured.items():
+            tell_of_unfinite(
+                value, one, partial(_blocks, block), f"{stage.transform.name} of patches, case {volume.case!r}"
+            )
         after = stage.transform.noted(stage.transform.outcome(current), measured)
         block = execute([stage], [current, after], [region, region], block, [measured], _no_group)
         current = after
     return block.copy() if np.may_share_memory(block, array) or not block.flags.writeable else block
+
+
+def patch_result(result: Volume, transforms: Sequence[Transform]) -> Volume:
+    """Return what a patch of a volume is after its transforms; as it was cut where that is not known from headers."""
+    try:
+        return resolve(result, transforms).result
+    except MLArrayError:
+        return result
 
 
 def _bare(result: Volume | None) -> Volume:

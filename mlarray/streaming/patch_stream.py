@@ -21,12 +21,20 @@ from mlarray.errors import UsageError
 from mlarray.machine import this_machine
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
+from mlarray.streaming.arguments import flag, number, one_of, path_of, start_method, whole
 from mlarray.streaming.batch import Batch, Sample, Stack
 from mlarray.streaming.budget import memory_budget as read_budget
 from mlarray.streaming.case_choice import Choice
 from mlarray.streaming.case_plans import CasePlans, GroupChain, PlanSettings
 from mlarray.streaming.case_set import CaseSet, find_cases, split
-from mlarray.streaming.estimates import batch_bytes, check_grids, estimates, patch_for_evaluation, whole_copies_bytes
+from mlarray.streaming.estimates import (
+    batch_bytes,
+    check_grids,
+    check_kinds,
+    estimates,
+    patch_for_evaluation,
+    whole_copies_bytes,
+)
 from mlarray.streaming.grid import Overlap, padded
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
@@ -38,10 +46,10 @@ from mlarray.streaming.ranks import deal, this_rank
 from mlarray.streaming.regimes import MODES, CaseRegime, Decision, decide
 from mlarray.streaming.rules import COST_LIMIT
 from mlarray.streaming.samplers import GridPatches, Sampler
-from mlarray.streaming.stream_arguments import chains_of, check_sampler, check_saves, patch_extents, whole
+from mlarray.streaming.stream_arguments import chains_of, check_sampler, check_saves, patch_extents
 from mlarray.streaming.stream_config import load_stream
 from mlarray.streaming.stream_words import explained
-from mlarray.transforms.augmentations.lists import Lists
+from mlarray.transforms.augmentations.lists import Lists, wanted_groups
 from mlarray.transforms.base import Transform
 
 PARTS = ("train", "validation")
@@ -146,11 +154,21 @@ class PatchStream:
         strict: bool = False,
         cost_limit: float = COST_LIMIT,
     ) -> None:
-        if mode not in MODES:
-            raise UsageError(f"mode is one of {', '.join(MODES)}, got {mode!r}.")
-        if part not in PARTS:
-            raise UsageError(f"part is one of {', '.join(PARTS)}, got {part!r}.")
-        batch_size, lanes = whole("batch_size", batch_size, 1), whole("lanes", lanes, 1)
+        one_of("mode", mode, MODES)
+        one_of("part", part, PARTS)
+        for name, switch in {
+            "inline_augmentations": inline_augmentations,
+            "squeeze": squeeze,
+            "strict": strict,
+        }.items():
+            flag(name, switch)
+        if shuffle is not None:
+            flag("shuffle", shuffle)
+        if workers is not None:
+            workers = whole("workers", workers, 0)
+        wanted_groups(augmentations)  # refuses what is no list
+        cost_limit = number("cost_limit", cost_limit, "a number above 0", above=0)
+        batch_size, lanes, seed = whole("batch_size", batch_size, 1), whole("lanes", lanes, 1), whole("seed", seed)
         patch_size = patch_extents(patch_size)
         if shuffle_window is not None:
             shuffle_window = whole("shuffle_window", shuffle_window, 1)
@@ -163,6 +181,7 @@ class PatchStream:
                 mode=mode,
                 case_chain=chain.transforms,
             )
+        folder = None if keep is None else path_of("keep", keep)
         found = dataset if isinstance(dataset, CaseSet) else find_cases(dataset, groups=self._sources, subset=subset)
         self.cases: CaseSet = found if validation is None else split(found, validation, seed=seed)[PARTS.index(part)]
         self.rank = this_rank(rank, world_size)
@@ -176,6 +195,7 @@ class PatchStream:
         settings = PlanSettings(self.chains, patch_size, overlap, augmentations, seed, strict, cost_limit)
         self._plans = CasePlans(self.cases.cases, settings, capacity=batch_size + 1, root=self.cases.root)
         check_grids(self._plans)
+        check_kinds(self._plans, batch_size)
         budget = read_budget(memory_budget, ranks_on_node=self.rank.on_node)
         if mode == "evaluate" and patch_size is None:
             self.sized = patch_for_evaluation(self._plans, budget)
@@ -197,7 +217,7 @@ class PatchStream:
         )
         self._plans.resident = self.decision.regime is CaseRegime.CACHE
         self._plans.capacity = self.decision.fifo_cases
-        kept = None if self.cases.root is None else kept_for(self.cases.root, folder=keep)
+        kept = None if self.cases.root is None else kept_for(self.cases.root, folder=folder)
         self._own_cases = self._cases_of_rank()
         self._ahead: dict[int, list[Placed]] = {}  # batches that were announced and have not been asked for
         self._places = PatchPlaces(self._plans, self.sampler, seed=seed, kept=kept)
@@ -214,7 +234,7 @@ class PatchStream:
         changes
             Arguments that win over those of the file.
         """
-        arguments = {**load_stream(path), **changes}
+        arguments = {**load_stream(path_of("path", path)), **changes}
         return cls(arguments.pop("dataset"), arguments.pop("groups"), **arguments)
 
     # --- what there is -----------------------------------------------------------------------------------------------
@@ -251,11 +271,11 @@ class PatchStream:
         copy : int
             0 is the case itself.
         """
-        return self._plans.plan(self._number(case), group, copy, self._draw_epoch)
+        return self._plans.plan(self._number(case), self._group(group), whole("copy", copy, 0), self._draw_epoch)
 
     def plan_as_judged(self, case: int | str, group: str, copy: int = 0) -> Plan:
         """Return the plan on the stored volume, wherever the voxels come from in the end. Reads headers only."""
-        return self._plans.copy_plan(self._number(case), group, copy, self._draw_epoch)
+        return self._plans.copy_plan(self._number(case), self._group(group), whole("copy", copy, 0), self._draw_epoch)
 
     def explain(self) -> str:
         """Return the decision, and for each group what is read and why. Reads headers only."""
@@ -274,7 +294,7 @@ class PatchStream:
 
     def state(self, done: int) -> dict[str, object]:
         """Return what :meth:`resume` needs after the first ``done`` batches of this epoch: a few plain values."""
-        return {"epoch": self.epoch, "batch": done, "stream": self._identity()}
+        return {"epoch": self.epoch, "batch": whole("done", done, 0), "stream": self._identity()}
 
     def resume(self, state: Mapping[str, object]) -> None:
         """Go to where a run stopped; the next loader, or iteration, begins there.
@@ -308,6 +328,7 @@ class PatchStream:
         stack : callable
             Where the arrays of a group go, see :meth:`Batch.of`.
         """
+        index = whole("The number of a batch", index, 0)
         placed = self._ahead.pop(index, None) or self._announced(index)
         return Batch.of([self._sample(*one) for one in placed], stack=stack)
 
@@ -320,6 +341,7 @@ class PatchStream:
 
     def announce(self, index: int) -> None:
         """Tell storage which regions a batch will read, so that they load while something else is computed."""
+        index = whole("The number of a batch", index, 0)
         self._ahead[index] = self._announced(index)
 
     def prepare(self) -> None:
@@ -361,8 +383,12 @@ class PatchStream:
             Tensors from a ``torch.utils.data.DataLoader`` (True), or numpy arrays from processes without torch (False).
             Default: with torch where it is installed.
         """
+        count = self.decision.workers if workers is None else whole("workers", workers, 0)
+        prefetch, pin_memory = whole("prefetch", prefetch, 1), flag("pin_memory", pin_memory)
+        context = start_method(context)
+        if torch is not None:
+            flag("torch", torch)
         self.prepare()
-        count = self.decision.workers if workers is None else workers
         if torch is None:
             torch = importlib.util.find_spec("torch") is not None
         if torch:
@@ -390,11 +416,20 @@ class PatchStream:
         return self.epoch if self.inline_augmentations else 0
 
     def _number(self, case: int | str) -> int:
-        if isinstance(case, int):
-            return case
-        if case not in self.cases.names:
-            raise UsageError(f"There is no case {case!r} in this stream.")
-        return self.cases.names.index(case)
+        if isinstance(case, str) and case in self.cases.names:
+            return self.cases.names.index(case)
+        if isinstance(case, (int, np.integer)) and not isinstance(case, bool) and 0 <= case < len(self.cases):
+            return int(case)
+        count = len(self.cases)
+        raise UsageError(
+            f"There is no case {case!r} in this stream.", hint=f"Give its name, or a number below {count}."
+        )
+
+    def _group(self, group: str) -> str:
+        if not isinstance(group, str) or group not in self.chains:
+            known = ", ".join(map(repr, self.chains))
+            raise UsageError(f"There is no group {group!r} in this stream; there are {known}.")
+        return group
 
     def _announced(self, index: int) -> list[Placed]:
         """Return the places of a batch's patches, after telling storage about them: they load side by side."""

@@ -8,6 +8,7 @@ file when there are too many. At the end the result is carried back through the 
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections import OrderedDict
@@ -24,15 +25,19 @@ from mlarray.errors import UsageError
 from mlarray.formats import mla
 from mlarray.formats.registry import open_source
 from mlarray.region import Region
-from mlarray.sources.base import NDArray, SinkOptions, SourceInfo
+from mlarray.sources.base import NDArray, SinkOptions, Source, SourceInfo
+from mlarray.sources.memory import GeneratedSource
 from mlarray.spec import ArraySpec
 from mlarray.storage.leftovers import remove_leftovers
 from mlarray.storage.publish import part_path, remove_tree
+from mlarray.streaming.arguments import flag, instance, path_of, whole
 from mlarray.streaming.chain import checked
+from mlarray.streaming.grid import extents_of
 from mlarray.streaming.plan import Plan
-from mlarray.streaming.plan_source import format_to_write, write_result
+from mlarray.streaming.plan_source import check_writing, format_to_write, write_result
 from mlarray.streaming.planning import plan as plan_of
-from mlarray.transforms.base import Transform
+from mlarray.transforms.base import Transform, rounded_to
+from mlarray.transforms.casting import number_type
 
 HELD_BYTES = 256 << 20
 """Default of ``memory``: sums of unfinished tiles that are held."""
@@ -54,7 +59,9 @@ class PatchWriter:
     channels : int
         Of a predicted patch.
     dtype : numpy dtype
-        Of what is stored before ``finish``: the mean of the patches.
+        Of what is stored before ``finish``: the mean of the patches. In an integer type it is rounded half to even, and what lies
+        beyond an end of the type becomes that end; in bool it is whether the mean is above 1/2. In a float type, what is too
+        large becomes the largest finite number, NaN and infinities stay.
     weights : str or ndarray
         ``"uniform"``, ``"gaussian"`` (a voxel counts less towards the border of its patch), or an array of the patch's shape.
     back : bool
@@ -65,6 +72,13 @@ class PatchWriter:
         Bytes of unfinished tiles to hold; more are put aside on disk, beside ``path``.
     storage : mapping, optional
         Storage arguments of the file.
+
+    Raises
+    ------
+    UsageError
+        An argument of another kind, storage arguments that the format does not take, or a file that it cannot hold.
+    PlanError
+        A stage of the chain cannot be undone.
 
     Examples
     --------
@@ -95,29 +109,38 @@ class PatchWriter:
         memory: int = HELD_BYTES,
         storage: Mapping[str, object] | None = None,
     ) -> None:
-        if channels < 1:
-            raise UsageError(f"channels is a number from 1 on, got {channels}.")
-        self.path = Path(path)
+        self.path = path_of("path", path)
         format_to_write(self.path)  # what cannot be written is said before anything is predicted
-        self.plan = plan
-        self.channels, self.back, self.finish, self.storage = channels, back, tuple(checked(finish)), storage
-        self._weights = weights
+        self.plan = instance(
+            "plan", plan, Plan, "stream.plan(case, group) is one, and so is mlarray.streaming.plan(...)."
+        )
+        self.channels, self.back = whole("channels", channels, 1), flag("back", back)
+        self.finish, self.storage = tuple(checked(finish)), storage
+        self._weights = _checked_weights(weights, plan.grid.patch_size)
         self._window: dict[tuple[int, ...], NDArray] = {}
+        shape = plan.result.shape
+        if 0 in shape:
+            raise UsageError(f"The result of the plan has the shape {shape}: there is no voxel to predict.")
+        axes = (Axis("c", "channel"), *default_axes(len(shape)))
+        self._spec = ArraySpec((self.channels, *shape), _stored_type(dtype), axes, plan.result.geometry)
+        self._tile = tuple(min(_TILE, n) for n in shape)
+        memory = whole("memory", memory, 1)
         self.path.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers([self.path.parent])
         self._scratch = part_path(self.path)
         self._scratch.mkdir()
-        shape = plan.result.shape
-        space = default_axes(len(shape))
-        self._spec = ArraySpec(
-            (channels, *shape), np.dtype(dtype), (Axis("c", "channel"), *space), plan.result.geometry
-        )
-        self._tile = tuple(min(_TILE, n) for n in shape)
-        self._collected = self._scratch / "collected.mla"
-        block = (1, *(min(_BLOCK, n) for n in self._tile))
-        layout = {"patch_size": None, "chunk_size": (channels, *self._tile), "block_size": block}
-        self._sink = mla.open_sink(self._collected, self._spec, SourceInfo(), SinkOptions(layout))
-        self._sums = _Tiles((channels + 1, *self._tile), max(1, memory), self._scratch / "sums.raw")
+        try:
+            check_writing(
+                self._placed(GeneratedSource(self._spec, _nothing)), self.path, self._scratch, storage=storage
+            )
+            self._collected = self._scratch / "collected.mla"
+            block = (1, *(min(_BLOCK, n) for n in self._tile))
+            layout = {"patch_size": None, "chunk_size": (self.channels, *self._tile), "block_size": block}
+            self._sink = mla.open_sink(self._collected, self._spec, SourceInfo(), SinkOptions(layout))
+        except BaseException:
+            remove_tree(self._scratch)
+            raise
+        self._sums = _Tiles((self.channels + 1, *self._tile), memory, self._scratch / "sums.raw")
         self._missing = self._patches_per_tile()
         self._seen = np.zeros([len(line) for line in plan.grid.starts], np.bool_)
         self._done = False
@@ -129,16 +152,20 @@ class PatchWriter:
         ----------
         target : Region
             Of ``plan.grid``, each once.
-        prediction : ndarray, shape (channels, spatial...)
-            At least as large as the target; what was filled up at the far side is cut off.
+        prediction : ndarray or Tensor, shape (channels, spatial...)
+            At least as large as the target; what was filled up at the far side is cut off. A tensor of torch is taken from its
+            graph and its device; bfloat16 becomes float32.
 
         Raises
         ------
         UsageError
-            Another number of channels, a patch smaller than its target, or one that is not of the grid or came before.
+            Another number of channels, a patch smaller than its target, one that is not of the grid or came before, what is no
+            real number, or, for an integer type, NaN and infinities.
         """
-        values = np.asarray(prediction)
-        shape = target.shape
+        if self._done:
+            raise UsageError(f"The writer of {self.path.name} is closed.", hint="Make another one.")
+        shape = instance("target", target, Region, "Take it from plan.grid, or sample.region of a batch.").shape
+        values = _as_array(prediction)
         if (
             values.ndim != len(shape) + 1
             or values.shape[0] != self.channels
@@ -147,14 +174,22 @@ class PatchWriter:
             raise UsageError(f"A patch of {(self.channels, *shape)} was expected, got {values.shape}.")
         weights = self._weights_of(shape)
         values = values[(slice(None), *(slice(0, n) for n in shape))]
+        if self._spec.dtype.kind in "biu" and values.dtype.kind == "f" and not np.isfinite(values).all():
+            wrong = values.size - int(np.isfinite(values).sum())
+            raise UsageError(
+                f"{wrong} of {values.size} values of the patch {target.start}..{target.stop} are NaN or infinite, which is no "
+                f"{self._spec.dtype}.",
+                hint="Look at the network, or store a float type: dtype=np.float32.",
+            )
         self._note(target)
         for index, tile in self._tiles_of(target):
             inside = target.intersect(tile)
             cut = inside.relative_to(target).slices
             place = inside.relative_to(tile).slices
             *sums, total = self._sums[index]
-            for channel, value in zip(sums, values, strict=True):
-                channel[place] += value[cut] * weights[cut]
+            with np.errstate(invalid="ignore", over="ignore"):  # infinities of both signs are NaN together
+                for channel, value in zip(sums, values, strict=True):
+                    channel[place] += value[cut] * weights[cut]
             total[place] += weights[cut]
             self._missing[index] -= 1
             if not self._missing[index]:
@@ -179,8 +214,7 @@ class PatchWriter:
                 )
             self._sink.publish()
             with open_source(self._collected) as collected:
-                placed = self.plan.inverse(collected) if self.back else plan_of(collected, ())
-                write_result(placed.extended(self.finish), self.path, storage=self.storage)
+                write_result(self._placed(collected), self.path, storage=self.storage)
         finally:
             self.abort()
 
@@ -200,6 +234,10 @@ class PatchWriter:
     ) -> None:
         self.close() if kind is None else self.abort()
 
+    def _placed(self, collected: Source) -> Plan:
+        """Return the plan of what is written, from what the patches gave together."""
+        return (self.plan.inverse(collected) if self.back else plan_of(collected, ())).extended(self.finish)
+
     def _note(self, target: Region) -> None:
         """Mark a patch of the grid as seen."""
         grid = self.plan.grid
@@ -217,12 +255,10 @@ class PatchWriter:
 
     def _write(self, index: tuple[int, ...], tile: Region) -> None:
         sums = self._sums.take(index)[(slice(None), *(slice(0, n) for n in tile.shape))]
-        mean = sums[:-1] / sums[-1]
-        if self._spec.dtype.kind in "iu":
-            limits = np.iinfo(self._spec.dtype)
-            mean = np.clip(np.rint(mean), limits.min, limits.max)
-        whole = Region((0, *tile.start), (self.channels, *tile.stop))
-        self._sink.write(whole, np.ascontiguousarray(mean, self._spec.dtype))
+        with np.errstate(invalid="ignore"):
+            mean = sums[:-1] / sums[-1]
+        place = Region((0, *tile.start), (self.channels, *tile.stop))
+        self._sink.write(place, np.ascontiguousarray(_stored(mean, self._spec.dtype)))
 
     def _tiles_of(self, region: Region) -> Iterator[tuple[tuple[int, ...], Region]]:
         lines = [range(a // t, -(-b // t)) for a, b, t in zip(region.start, region.stop, self._tile, strict=True)]
@@ -246,11 +282,7 @@ class PatchWriter:
 
     def _weights_of(self, shape: tuple[int, ...]) -> NDArray:
         if isinstance(self._weights, np.ndarray):
-            if self._weights.ndim != len(shape) or any(n < m for n, m in zip(self._weights.shape, shape, strict=True)):
-                raise UsageError(f"Weights of shape {self._weights.shape} do not cover a patch of {shape}.")
-            if not self._weights.min() > 0:
-                raise UsageError(f"Weights are above 0, the least of these is {self._weights.min()}.")
-            return self._weights[tuple(slice(0, n) for n in shape)].astype(np.float64, copy=False)
+            return self._weights[tuple(slice(0, n) for n in shape)]
         if shape not in self._window:
             self._window[shape] = patch_weights(shape, self._weights)
         return self._window[shape]
@@ -272,10 +304,11 @@ def patch_weights(shape: Sequence[int], kind: str) -> NDArray:
     UsageError
         Another kind.
     """
+    if not isinstance(kind, str) or kind not in ("uniform", "gaussian"):
+        raise UsageError(f'weights are "uniform", "gaussian" or an array, got {kind!r}.')
+    shape = extents_of("shape", shape)
     if kind == "uniform":
         return np.ones(tuple(shape))
-    if kind != "gaussian":
-        raise UsageError(f'weights are "uniform", "gaussian" or an array, got {kind!r}.')
     found = np.ones((1,) * len(shape))
     for axis, n in enumerate(shape):
         offset = (np.arange(n) - (n - 1) / 2) / (GAUSSIAN_SIGMA * n)
@@ -283,6 +316,68 @@ def patch_weights(shape: Sequence[int], kind: str) -> NDArray:
         found = found * line.reshape([-1 if i == axis else 1 for i in range(len(shape))])
     weights: NDArray = np.maximum(found / found.max(), _LEAST_WEIGHT)
     return weights
+
+
+def _checked_weights(weights: object, patch: Sequence[int]) -> str | NDArray:
+    """Return the word, or float64 weights that cover a patch."""
+    if isinstance(weights, str):
+        patch_weights((1,), weights)
+        return weights
+    found = _as_array(weights).astype(np.float64)
+    if found.ndim != len(patch) or any(n < m for n, m in zip(found.shape, patch, strict=True)):
+        raise UsageError(f"Weights of shape {found.shape} do not cover a patch of {tuple(patch)}.")
+    if not (found.min() > 0 and np.isfinite(found).all()):
+        raise UsageError(f"Weights are finite numbers above 0, these are from {found.min()} to {found.max()}.")
+    return found
+
+
+def _stored_type(dtype: npt.DTypeLike) -> np.dtype[Any]:
+    """Return the dtype, in native byte order; a word may name another byte order."""
+    with contextlib.suppress(TypeError):
+        dtype = np.dtype(dtype).name
+    return number_type(dtype)
+
+
+def _stored(mean: NDArray, dtype: np.dtype[Any]) -> NDArray:
+    """Return means as they are stored, see ``dtype`` of :class:`PatchWriter`."""
+    if dtype.kind == "b":
+        return np.asarray(mean > 0.5)
+    if dtype.kind in "iu":
+        return rounded_to(mean, dtype)
+    with np.errstate(over="ignore"):
+        values = mean.astype(dtype)
+    beyond = np.isinf(values) & np.isfinite(mean)
+    if beyond.any():
+        values[beyond] = np.copysign(np.finfo(dtype).max, mean[beyond])
+    return values
+
+
+def _as_array(prediction: object) -> NDArray:
+    """Return a patch as an array of real numbers, wherever a tensor of torch lies, and whatever it is part of."""
+    tensor: Any = prediction
+    if hasattr(tensor, "detach") and hasattr(tensor, "numpy"):
+        tensor = tensor.detach().cpu()
+        if str(tensor.dtype) == "torch.bfloat16":
+            tensor = tensor.float()
+    try:
+        values = np.asarray(tensor)
+        if values.dtype.name == "bfloat16":  # of another package
+            values = values.astype(np.float32)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise UsageError(
+            f"A patch is an array of numbers, {type(prediction).__name__} gives none: {error}.",
+            hint="Pass a numpy array, or a dense tensor.",
+        ) from error
+    if values.dtype.kind not in "biuf":
+        raise UsageError(
+            f"A patch holds real numbers, got {values.dtype} from {type(prediction).__name__}.",
+            hint="Pass float32, or the magnitude of complex numbers.",
+        )
+    return values
+
+
+def _nothing(region: Region, target: NDArray) -> None:
+    """Fill in nothing: only what the file would be is asked."""
 
 
 class _Tiles:

@@ -9,17 +9,22 @@ from functools import partial
 from pathlib import PurePath
 from typing import Any
 
+import numpy as np
+
 from mlarray.errors import MLArrayError, PlanError, TransformError
 from mlarray.geometry import Geometry
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
-from mlarray.streaming.chain import Chain, Stage, measured_before, name_stage, resolve
+from mlarray.streaming.arguments import flag, instance, listed, source_of
+from mlarray.streaming.chain import Chain, Stage, checked, measured_before, name_stage, resolve
 from mlarray.streaming.execute import execute
 from mlarray.streaming.explain import Explanation, explanation
+from mlarray.streaming.finite import tell_of_unfinite
 from mlarray.streaming.grid import Overlap, PatchGrid, padded, patch_grid
 from mlarray.streaming.groups import misplaced
 from mlarray.streaming.recorded import blocks_of, recorded
 from mlarray.streaming.rules import Regime, Verdict, judge
+from mlarray.streaming.sweep import SWEEP_BYTES, swept
 from mlarray.streaming.volume_source import ResidentVolume, Stored, VolumeSource
 from mlarray.transforms.base import Transform
 from mlarray.transforms.locality import Kind, WholeVolume
@@ -32,6 +37,7 @@ WORKING_BYTES_PER_VOXEL = 32
 WORKING_BYTES = 16 << 20
 """Most bytes that a stage needs for the slab that it works on, however large the patch is."""
 
+_LIGHT_KINDS = (Kind.POINTWISE, Kind.GLOBAL_STAT, Kind.ORIENTATION, Kind.CROP)
 _MOVING_KINDS = (Kind.ORIENTATION, Kind.CROP, Kind.RESCALE, Kind.REGRID)
 Measured = dict[Statistic, Any]
 Opener = Callable[[str], Source]
@@ -131,7 +137,7 @@ class Plan:
 
     def fold(self, target: Region) -> Region:
         """Return the region of the stored volume that a region of the result needs."""
-        return self.chain.fold(target)[0]
+        return self.chain.fold(_region(target))[0]
 
     def read(self, target: Region, *, pad: bool = False) -> NDArray:
         """Return a region of the result, computed from one read of the stored volume.
@@ -148,6 +154,8 @@ class Plan:
         ndarray, shape (C, *target.shape)
             The caller's own; equal to the same part of :meth:`read_whole` to the last bit.
         """
+        _region(target)
+        flag("pad", pad)
         if len(target.start) != self.result.ndim or not target.is_within(self.result.shape):
             raise IndexError(
                 f"Region {target.start}..{target.stop} is not within the result of shape {self.result.shape}."
@@ -166,12 +174,14 @@ class Plan:
     def geometry(self, target: Region) -> Geometry | None:
         """Return where a region of the result lies, or None when that is not known."""
         geometry = self.result.geometry
-        return None if geometry is None else geometry.cropped(target)
+        return None if geometry is None else geometry.cropped(_region(target))
 
     def prefetch(self, targets: Iterable[Region]) -> None:
         """Announce patches to come, so that storage works while the caller computes."""
         if self.verdict.regime is Regime.STREAM:
-            self.source.prefetch([self.fold(target) for target in targets])
+            self.source.prefetch(
+                [self.fold(target) for target in listed("targets", targets, Region, "plan.grid holds some.")]
+            )
 
     def measure(self) -> None:
         """Measure now what patches need, instead of at the first read."""
@@ -197,18 +207,24 @@ class Plan:
         this package allocates while it computes comes on top: at most :data:`WORKING_BYTES_PER_VOXEL` for each voxel and channel
         of the larger of its input and output, and :data:`WORKING_BYTES`.
         """
-        regions = self.chain.fold(target)
+        return self._held_bytes(target, len(self.chain.stages))
+
+    def _held_bytes(self, target: Region, length: int) -> int:
+        """Return what :meth:`peak_bytes` does, for the output of the first ``length`` stages."""
+        regions = self.chain.fold(target, length)
         held = [self.source.bytes_of_read(regions[0])]
         made = target
-        for stage, (source, wanted) in zip(self.chain.stages, itertools.pairwise(regions), strict=True):
+        after = self.chain.stages[length - 1].after if length else self.chain.stored
+        for stage, (source, wanted) in zip(self.chain.stages[:length], itertools.pairwise(regions), strict=True):
             made = stage.locality.makes(source, wanted, stage.after.shape)
             held.append(stage.before.bytes_of(source) + stage.after.bytes_of(made))
         if made != target:
-            held.append(self.result.bytes_of(made) + self.result.bytes_of(target))
+            held.append(after.bytes_of(made) + after.bytes_of(target))
         return max(held)
 
     def extended(self, transforms: Iterable[Transform]) -> Plan:
         """Return the plan of a longer chain on the same source; what this plan measures, the other does not measure again."""
+        transforms = checked(transforms)
         known = [stage.transform for stage in self.chain.stages]
         done = self.chain.stages[0].done if known else 0
         chain = resolve(self.chain.stored, [*known, *transforms], done=done)
@@ -222,6 +238,7 @@ class Plan:
         array : ndarray, shape (C, *result.shape)
             What :meth:`read_whole` gives; not copied, and not to be changed.
         """
+        instance("array", array, np.ndarray, "plan.read_whole() gives it.")
         source = ResidentVolume(array, self._resolved()[-1])
         return self._like(source, resolve(source.volume, ()))
 
@@ -259,7 +276,10 @@ class Plan:
         PlanError
             The prediction has another shape, or a stage that changed the grid cannot be undone.
         """
-        volumes, stored = self._resolved(), VolumeSource(prediction, case=self.source.volume.case)
+        volumes, stored = (
+            self._resolved(),
+            VolumeSource(source_of("A prediction", prediction), case=self.source.volume.case),
+        )
         if stored.volume.shape != self.result.shape:
             raise PlanError(
                 f"The prediction has the shape {stored.volume.shape}, the result of the chain {self.result.shape}.",
@@ -367,6 +387,8 @@ class Plan:
             group = self._group_source(stage, name)
             for statistic in statistics:
                 measured[statistic] = measured_over(group, statistic)
+                where = f"{self._title(stage)}, group {name!r}"
+                tell_of_unfinite(measured[statistic], statistic, partial(blocks_of, group), where)
         return measured
 
     def _measured_of(self, stage: Stage, statistic: Statistic) -> Any:
@@ -374,18 +396,40 @@ class Plan:
         index = measured_before(self.chain, stage, statistic)
         if (index, statistic) not in self._found:
             known = recorded(self.source, statistic) if index == 0 else None
+            blocks = partial(self._blocks, self.chain.stages[index], statistic.mask)
             if known is None:
-                known = statistic.measure(partial(self._blocks, self.chain.stages[index], statistic.mask))
+                known = statistic.measure(blocks)
+            tell_of_unfinite(known, statistic, blocks, self._title(stage))
             self._found[index, statistic] = known
         return self._found[index, statistic]
+
+    def _title(self, stage: Stage) -> str:
+        """Return what to call a stage of this case, and the file that it is done to, in a warning."""
+        case = f", case {stage.before.case!r}" if stage.before.case else ""
+        files = self.source.info.files
+        return f"{stage.title}{case}{f' ({files[0]})' if files else ''}"
 
     def _blocks(self, stage: Stage, mask: str | None) -> Iterator[Block]:
         """Give the fixed blocks of a stage's input, each computed from its own region where that is bounded."""
         before, length = stage.before, stage.index
-        bounded = not any(isinstance(one.locality, WholeVolume) for one in self.chain.stages[:length])
-        for region in statistic_blocks(before.channels, before.shape):
-            block = self._computed(length, region) if bounded else self._whole(length)[(slice(None), *region.slices)]
-            yield block, None if mask is None else self._group(stage, mask, region)
+        earlier = self.chain.stages[:length]
+        group = None if mask is None else self._aligned_group(stage, mask)
+        if any(isinstance(one.locality, WholeVolume) for one in earlier):
+            whole = self._whole(length)
+            for region in statistic_blocks(before.channels, before.shape):
+                yield whole[(slice(None), *region.slices)], None if group is None else group.read(region)
+            return
+
+        def read(region: Region) -> Block:
+            return self._computed(length, region), None if group is None else group.read(region)
+
+        def held(region: Region) -> int:
+            if not all(one.locality.kind in _LIGHT_KINDS for one in earlier):
+                return SWEEP_BYTES + 1  # what is computed of a block counts more than how it is read
+            masked = 0 if group is None else 2 * group.volume.bytes_of(region)
+            return self._held_bytes(region, length) + before.bytes_of(region) + masked
+
+        yield from swept(before.channels, before.shape, read, bytes_of=held)
 
     def _group(self, stage: Stage, name: str, region: Region) -> NDArray:
         return self._aligned_group(stage, name).read(region)
@@ -405,6 +449,8 @@ class Plan:
         return group
 
     def _group_source(self, stage: Stage, name: str) -> Stored:
+        if name in self.groups:  # also asked by the thread that sweeps, while the one that measures has the lock
+            return self.groups[name]
         with self._lock:
             if name not in self.groups and self.opener is not None and is_path(name):
                 self.groups[name] = VolumeSource(self.opener(name), case=name)
@@ -426,6 +472,10 @@ class Plan:
 
 def _groups_of(stage: Stage) -> tuple[str, ...]:
     return (*stage.transform.groups(stage.before), *stage.transform.references(stage.before))
+
+
+def _region(target: Region) -> Region:
+    return instance("target", target, Region, "plan.grid holds some; Region(start, stop) makes one.")
 
 
 def is_path(name: str) -> bool:

@@ -75,6 +75,23 @@ def format_to_write(path: Path) -> Format:
     return row
 
 
+def check_writing(plan: Plan, path: Path, scratch: Path, *, storage: Mapping[str, object] | None = None) -> None:
+    """Refuse what :func:`write_result` would refuse, without a voxel: by opening such a file in a folder, and leaving it.
+
+    Raises
+    ------
+    MLArrayError
+        The format cannot hold the result, or does not take the storage arguments.
+    """
+    if storage is not None and not isinstance(storage, Mapping):
+        raise UsageError(
+            f"storage is a mapping of storage arguments, got {storage!r}.", hint='Like {"patch_size": 64}.'
+        )
+    source, module = PlanSource(plan), module_of(format_to_write(path))
+    module.losses(source.spec, source.info)
+    module.open_sink(scratch / path.name, source.spec, source.info, SinkOptions(storage or {})).abort()
+
+
 def write_result(
     plan: Plan,
     path: Path,

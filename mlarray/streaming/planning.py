@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-import numpy as np
-
-from mlarray.errors import UsageError
 from mlarray.sources.base import Source
+from mlarray.streaming.arguments import flag, mapping, number, source_of, whole
 from mlarray.streaming.chain import checked, resolve
 from mlarray.streaming.declared import asked
 from mlarray.streaming.grid import Overlap
@@ -94,8 +92,16 @@ def plan(
     >>> from mlarray import MLArray, transforms as T
     >>> from mlarray.streaming import plan
     """
-    if cost_limit <= 0 or np.isnan(cost_limit):
-        raise UsageError(f"cost_limit is a number above 0, got {cost_limit!r}.")
+    cost_limit = number("cost_limit", cost_limit, "a number above 0", above=0)
+    copy, seed, epoch = whole("copy", copy, 0), whole("seed", seed), whole("epoch", epoch, 0)
+    flag("strict", strict)
+    flag("measure", measure)
+    mapping("attributes", {} if attributes is None else attributes, 'Like {"box": ...}.')
+    if isinstance(source, type) or not isinstance(source, Stored):
+        source_of("source", source)
+    for name, other in mapping("groups", {} if groups is None else groups, 'Like {"SEG": source}.').items():
+        source_of(f"Group {name!r}", other)
+    wanted_groups(augmentations)  # refuses what is no list
     transforms = checked(chain)
     source, done = _last_saved(source, transforms, saved)
     transforms = transforms[done:]

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from mlarray.errors import UsageError
+from mlarray.streaming.arguments import whole
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,8 @@ def this_rank(
         raise UsageError(f"rank and world_size come together, got {rank} and {world_size}.")
     if rank is None or world_size is None:
         rank, world_size = _of_torch() or (_number(environment, "RANK", 0), _number(environment, "WORLD_SIZE", 1))
-    if world_size < 1 or not 0 <= rank < world_size:
+    rank, world_size = whole("rank", rank, 0), whole("world_size", world_size, 1)
+    if not 0 <= rank < world_size:
         raise UsageError(f"rank is one of 0 to {world_size - 1} as world_size is {world_size}, got {rank}.")
     return Rank(rank, world_size, min(world_size, max(1, _number(environment, "LOCAL_WORLD_SIZE", world_size))))
 

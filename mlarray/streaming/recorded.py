@@ -14,8 +14,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from mlarray.errors import UsageError
 from mlarray.sources.base import Source
+from mlarray.streaming.sweep import swept
 from mlarray.streaming.volume_source import Stored, VolumeSource
-from mlarray.transforms.statistics import REDUCTION, Block, Moments, MomentValues, Statistic, statistic_blocks
+from mlarray.transforms.statistics import REDUCTION, Block, Moments, MomentValues, Statistic
 
 _FIELDS = ("count", "minimum", "maximum", "mean", "std")
 
@@ -55,7 +56,7 @@ def record_statistics(source: Source) -> MomentValues:
     FormatError
         The file does not match its checksums.
     """
-    if not isinstance(source, StatisticsKeeper) or source.info.format != "mla":
+    if isinstance(source, type) or not isinstance(source, StatisticsKeeper) or source.info.format != "mla":
         raise UsageError("Statistics are stored in .mla files only.", hint="`mla convert --statistics` makes one.")
     if source.spec.dtype.kind not in "biuf":
         raise UsageError(f"The array holds {source.spec.dtype}, whose values have no order.")
@@ -101,8 +102,13 @@ def recorded(volume: Stored, statistic: Statistic, *, proven: bool = True) -> Mo
 
 def blocks_of(volume: Stored) -> Iterator[Block]:
     """Give the fixed blocks of a stored volume, without a mask."""
-    for region in statistic_blocks(volume.volume.channels, volume.volume.shape):
-        yield volume.read(region), None
+    found = volume.volume
+    yield from swept(
+        found.channels,
+        found.shape,
+        lambda region: (volume.read(region), None),
+        bytes_of=lambda region: volume.bytes_of_read(region) + found.bytes_of(region),
+    )
 
 
 def _is_total(statistic: Statistic, volume: VolumeSource) -> bool:

@@ -16,7 +16,9 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from mlarray.errors import MemoryLimitError, UsageError
+from mlarray.streaming.arguments import instance, listed, mapping, one_of, whole
 from mlarray.streaming.budget import Budget, gib
+from mlarray.streaming.grid import extents_of
 from mlarray.streaming.rules import Regime
 
 MOST_WORKERS = 4
@@ -177,9 +179,14 @@ def decide(
     MemoryLimitError
         What the cases need is more than the budget; names the numbers and what can be done.
     """
+    instance("budget", budget, Budget, "memory_budget(24) is one.")
+    listed("estimates", estimates, CaseEstimate, "A CaseEstimate for each case.")
+    batch_bytes = whole("batch_bytes", batch_bytes, 0)
     _checked(mode, world_size=world_size, batch_size=batch_size, processors=processors)
-    if workers is not None and workers < 0:
-        raise UsageError(f"workers is a number from 0 on, got {workers!r}.")
+    if workers is not None:
+        workers = whole("workers", workers, 0)
+    if shuffle_window is not None:
+        shuffle_window = whole("shuffle_window", shuffle_window)
     sample = max((one.peak_bytes for one in estimates), default=0) + batch_bytes
     resident = sum(one.resident_bytes for one in estimates)
     streams = {one.case: dict(one.streams) for one in estimates}
@@ -196,7 +203,7 @@ def decide(
     count = _workers(load, budget, workers, processors)
     peak = load.peak(count)
     if peak > budget.bytes:
-        raise _too_much(load, budget, count, mode=mode, window=window, batch_size=batch_size)
+        raise _too_much(load, budget, count, mode=mode, window=window, batch_size=batch_size, batch_bytes=batch_bytes)
     why = _why(mode, cached)
     if not queued:
         said = f"{why}; every case streams, {_processes(count)}, at most {gib(peak)} in all"
@@ -262,6 +269,12 @@ def evaluation_patch(
     >>> evaluation_patch({"a": (64, 512, 512)}, {"a": 2}, Budget(64 << 20, "given")).patch_size
     (32, 261, 261)
     """
+    instance("budget", budget, Budget, "memory_budget(24) is one.")
+    remedy = "Like {case: (64, 512, 512)} and {case: 2}."
+    for case, extents in mapping("shapes", shapes, remedy).items():
+        extents_of(f"The shape of {case!r}", extents)
+        whole(f"The channels of {case!r}", mapping("channels", channels, remedy).get(case), 1)
+    fixed = [whole("An extent of fixed", one) for one in listed("fixed", fixed, object, "Like (0, 512, 512).")]
     if not shapes:
         return EvaluationPatch(None, _lines({"evaluation": "no case"}))
     case = max(shapes, key=lambda name: channels[name] * math.prod(shapes[name]))
@@ -273,20 +286,20 @@ def evaluation_patch(
     cap = EVALUATION_SHARE * budget.bytes / each
     worst = f"case {case!r}, {_counted(channels[case], 'channel')} of {_by(shape)}"
     of_budget = f"{EVALUATION_SHARE:.0%} of {gib(budget.bytes)} at {each:g} bytes per voxel"
-    whole = [min(one, n) if one else n for one, n in zip(kept, shape, strict=True)]
-    if math.prod(whole) <= cap:
-        patch = tuple(whole) if any(kept) else None
+    most = [min(one, n) if one else n for one, n in zip(kept, shape, strict=True)]
+    if math.prod(most) <= cap:
+        patch = tuple(most) if any(kept) else None
         said = f"{'whole volumes' if patch is None else f'patches of {_by(patch)}'} fit in {of_budget}; the largest is {worst}"
         return EvaluationPatch(patch, _lines({"evaluation": said}))
-    least = math.prod(n for one, n in zip(kept, whole, strict=True) if one)
+    least = math.prod(n for one, n in zip(kept, most, strict=True) if one)
     if least > cap:
-        extents = f"the extents {_by([n for one, n in zip(kept, whole, strict=True) if one])}, which must be kept, are"
+        extents = f"the extents {_by([n for one, n in zip(kept, most, strict=True) if one])}, which must be kept, are"
         raise MemoryLimitError(
             f"Evaluation: {extents if any(kept) else 'one voxel is'} more than the {int(cap)} voxels that fit in {of_budget} "
             f"({worst}).",
             hint="Raise memory_budget, let more axes be cut, or evaluate fewer groups or channels at a time.",
         )
-    patch = _shrunk(whole, [not one for one in kept], cap)
+    patch = _shrunk(most, [not one for one in kept], cap)
     said = f"disjoint patches of {_by(patch)} fit in {of_budget}; the largest is {worst}"
     return EvaluationPatch(patch, _lines({"evaluation": said}))
 
@@ -306,11 +319,9 @@ def _shrunk(shape: Sequence[int], free: Sequence[bool], cap: float) -> tuple[int
 
 
 def _checked(mode: str, **counts: int) -> None:
-    if mode not in MODES:
-        raise UsageError(f"mode is one of {', '.join(map(repr, MODES))}, got {mode!r}.")
+    one_of("mode", mode, MODES)
     for name, count in counts.items():
-        if count < 1:
-            raise UsageError(f"{name} is a number from 1 on, got {count!r}.")
+        whole(name, count, 1)
 
 
 def _workers(load: _Load, budget: Budget, asked: int | None, processors: int) -> int:
@@ -321,22 +332,28 @@ def _workers(load: _Load, budget: Budget, asked: int | None, processors: int) ->
 
 
 def _too_much(
-    load: _Load, budget: Budget, workers: int, *, mode: str, window: int, batch_size: int
+    load: _Load, budget: Budget, workers: int, *, mode: str, window: int, batch_size: int, batch_bytes: int
 ) -> MemoryLimitError:
     remedies = ["Raise memory_budget"]
     fitting = _largest(lambda count: load.peak(count) <= budget.bytes, workers)
     if fitting:
         remedies.append(f"use {_counted(fitting, 'worker')}")
+    kept = window
     if load.queued:
         fits = _fitting_places(load, budget, workers, load.places)
         if window > batch_size + 1:
             remedies.append(f"lower shuffle_window to {fits}" if fits > batch_size else "drop shuffle_window")
-        if 1 < fits <= batch_size:
-            remedies.append(f"lower batch_size to {fits - 1}")
+        kept = window if fits > batch_size else 0
+    smaller = _largest(
+        lambda size: _with_batches(load, size, batch_size, batch_bytes, kept).peak(workers) <= budget.bytes, batch_size
+    )
+    if 0 < smaller < batch_size:
+        remedies.append(f"lower batch_size to {smaller}")
+    if load.queued:
         remedies.append("let the stages that cannot stream write their result once (Save)")
     else:
         remedies.append("use a smaller patch")
-    needs = f"a process needs {gib(load.sample_bytes)} for a sample and its batches"
+    needs = f"a process needs {gib(load.sample_bytes)} for a sample and its batches (batch_size={batch_size})"
     if load.queued:
         needs += f" and {_queue(load)}"
     verb = {"train": "Training", "predict": "Prediction", "evaluate": "Evaluation"}[mode]
@@ -345,6 +362,12 @@ def _too_much(
         f"{gib(budget.bytes)} per rank ({budget.told}).",
         hint=f"{', '.join(remedies[:-1])} or {remedies[-1]}.",
     )
+
+
+def _with_batches(load: _Load, size: int, batch_size: int, batch_bytes: int, window: int) -> _Load:
+    """Return the load with batches of another size."""
+    saved = batch_bytes - batch_bytes * size // batch_size
+    return replace(load, places=max(size + 1, window), sample_bytes=load.sample_bytes - saved)
 
 
 def _fitting_places(load: _Load, budget: Budget, workers: int, most: int) -> int:

@@ -7,17 +7,17 @@ the number of the patch, so that every worker and every run finds the same place
 
 from __future__ import annotations
 
-import operator
 from bisect import bisect_left, bisect_right
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Protocol, SupportsIndex, TypeAlias, runtime_checkable
+from typing import Protocol, TypeAlias, runtime_checkable
 
 from mlarray.block_grid import BlockGrid
 from mlarray.errors import UsageError
 from mlarray.region import Region
+from mlarray.streaming.arguments import instance, number, whole
 from mlarray.streaming.class_locations import ClassLocations
-from mlarray.streaming.grid import Overlap, PatchGrid, patch_grid
+from mlarray.streaming.grid import Overlap, PatchGrid, extents_of, patch_grid
 from mlarray.streaming.grid_map import GridMap
 from mlarray.streaming.plan import Plan
 from mlarray.transforms.augmentations.drawing import integer_below, key_of, uniforms
@@ -59,6 +59,8 @@ class Sampler(Protocol):
         carry: Carry | None = None,
     ) -> Region:
         """Return where a patch lies: within the volume, as large as the patch, or as the volume along an axis that is smaller.
+
+        Every sampler is asked with all of these by name; one that needs few of them takes the others as ``**_``.
 
         Parameters
         ----------
@@ -109,20 +111,9 @@ class GridPatches:
         """Return False."""
         return False
 
-    def region(
-        self,
-        shape: Sequence[int],
-        patch_size: PatchSize,
-        index: int,
-        *,
-        key: int,
-        locations: ClassLocations | None = None,
-        forced: bool = False,
-        origins: Origins | None = None,
-        carry: Carry | None = None,
-    ) -> Region:
+    def region(self, shape: Sequence[int], patch_size: PatchSize, index: int, **_: object) -> Region:
         """Return a patch of the grid, last axis fastest."""
-        return self._grid(shape, patch_size)[index]
+        return self._grid(shape, patch_size)[whole("index", index, 0)]
 
     def _grid(self, shape: Sequence[int], patch_size: PatchSize) -> PatchGrid:
         return patch_grid(shape, patch_size, self.overlap)
@@ -177,10 +168,8 @@ class RandomPatches:
         index: int,
         *,
         key: int,
-        locations: ClassLocations | None = None,
-        forced: bool = False,
         origins: Origins | None = None,
-        carry: Carry | None = None,
+        **_: object,
     ) -> Region:
         """Return a patch at a drawn place."""
         return _drawn(shape, patch_size, index, key, _needed(origins, self.align))
@@ -229,10 +218,15 @@ class ForegroundPatches:
 
     def __post_init__(self) -> None:
         _check(self.per_case, self.align)
-        if not 0 <= self.fraction <= 1:
-            raise UsageError(f"A fraction lies between 0 and 1, got {self.fraction!r}.")
+        if not isinstance(self.group, str):
+            raise UsageError(f"group is the name of the segmentation, got {self.group!r}.")
+        if number("fraction", self.fraction, "a number from 0 to 1", least=0) > 1:
+            raise UsageError(f"fraction is a number from 0 to 1, got {self.fraction!r}.")
         if self.classes is not None:
-            object.__setattr__(self, "classes", tuple(int(label) for label in self.classes))
+            listed = self.classes if isinstance(self.classes, Iterable) and not isinstance(self.classes, str) else None
+            if listed is None:
+                raise UsageError(f"classes is a list of labels, got {self.classes!r}.")
+            object.__setattr__(self, "classes", tuple(whole("A label of classes", label) for label in listed))
 
     @property
     def aligned(self) -> bool:
@@ -328,7 +322,7 @@ def block_origins(plan: Plan, patch_size: PatchSize) -> tuple[tuple[int, ...], .
     UsageError
         A stage computes another grid; the message names it.
     """
-    grid = GridMap.of(plan.chain)
+    grid = GridMap.of(instance("plan", plan, Plan, "stream.plan(case, group) is one.").chain)
     if grid.broken is not None:
         raise UsageError(
             f'align="blocks" needs patches on the stored grid, which {grid.broken.label} leaves.',
@@ -370,9 +364,12 @@ def _nearest(line: Sequence[int], wanted: int, voxel: int, size: int) -> int:
 
 def _extents(shape: Sequence[int], patch_size: PatchSize) -> tuple[int, ...]:
     """Return the extents of a patch within a volume."""
+    shape = extents_of("shape", shape)
     if patch_size is None:
         return tuple(shape)
-    sizes = (patch_size,) * len(shape) if isinstance(patch_size, int) else tuple(patch_size)
+    if isinstance(patch_size, (str, bytes)) or not isinstance(patch_size, Iterable):
+        patch_size = (whole("patch_size", patch_size, 0),) * len(shape)
+    sizes = tuple(patch_size)
     if len(sizes) != len(shape) or any(size < 0 for size in sizes):
         raise UsageError(f"A patch has {len(shape)} extents from 0 (free) on, one per spatial axis, got {sizes}.")
     return tuple(min(size, n) if size else n for size, n in zip(sizes, shape, strict=True))
@@ -386,12 +383,7 @@ def _needed(origins: Origins | None, align: str | None) -> Origins | None:
     return origins
 
 
-def _check(per_case: SupportsIndex, align: str | None) -> None:
-    try:
-        count = operator.index(per_case)
-    except TypeError:
-        count = 0
-    if count < 1 or isinstance(per_case, bool):
-        raise UsageError(f"per_case is a whole number from 1 on, got {per_case!r}.")
-    if align not in (None, BLOCKS):
+def _check(per_case: object, align: str | None) -> None:
+    whole("per_case", per_case, 1)
+    if align is not None and not (isinstance(align, str) and align == BLOCKS):
         raise UsageError(f"align is None or {BLOCKS!r}, got {align!r}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import operator
 import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from mlarray.errors import UsageError
+from mlarray.streaming.arguments import whole
 from mlarray.streaming.case_plans import GroupChain
 from mlarray.streaming.case_set import CaseFiles
 from mlarray.streaming.samplers import Sampler
@@ -16,23 +16,6 @@ from mlarray.transforms.save import Save
 
 PatchSize = int | Sequence[int] | None
 _GROUPS = 'Write groups={"CT": [...]}, a chain for each group.'
-
-
-def whole(name: str, value: object, least: int) -> int:
-    """Return a whole number that is not below ``least``; numpy's integers count, bools and text do not.
-
-    Raises
-    ------
-    UsageError
-        Anything else.
-    """
-    try:
-        number = operator.index(value)  # type: ignore[arg-type]
-    except TypeError:
-        number = least - 1
-    if isinstance(value, bool) or number < least:
-        raise UsageError(f"{name} is a whole number from {least} on, got {value!r}.")
-    return number
 
 
 def patch_extents(value: object) -> PatchSize:

@@ -19,14 +19,20 @@ needs no ``groups_dest``: ``groups: {CT: {transforms: [...]}}``, or ``groups: {C
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from mlarray.errors import UsageError
 from mlarray.streaming.case_plans import GroupChain
 from mlarray.streaming.config import augmentations_of, chain_of, load_yaml, made, nearest, short
+from mlarray.streaming.plan import is_path
 from mlarray.streaming.samplers import ForegroundPatches, GridPatches, RandomPatches, Sampler
+from mlarray.transforms.augmentations import Augmentation
+from mlarray.transforms.base import Transform
+from mlarray.transforms.save import Save
 
+_Made = TypeVar("_Made", Transform, Augmentation)
 _PATCH_KEYS = ("patch_size", "overlap", "extend_slice")
 _GROUP_KEYS = ("transforms", "patch_transforms")
 _LEAST = {"batch_size": 1, "lanes": 1, "shuffle_window": 1, "workers": 0, "extend_slice": 0, "seed": None}
@@ -44,6 +50,16 @@ _PLAIN_KEYS = (
 )
 _KEYS = ("dataset_filenames", "Dataset", "groups_src", "groups", "augmentations", "Patch", "sampler", *_PLAIN_KEYS)
 _SAMPLERS: dict[str, type[Any]] = {kind.__name__: kind for kind in (GridPatches, RandomPatches, ForegroundPatches)}
+_ELSEWHERE = {
+    **dict.fromkeys(_PATCH_KEYS, "It stands under Patch: `Patch: {{{}: ...}}`."),
+    **dict.fromkeys(_GROUP_KEYS, "It stands under a group: `groups: {{CT: {{{}: [...]}}}}`."),
+    "groups_dest": "It stands under a group: `groups_src: {{CT: {{{}: ...}}}}`.",
+    **dict.fromkeys(("rank", "world_size", "keep"), "It is of the run: PatchStream.from_config(path, {}=...)."),
+}
+"""Where a key belongs that does not belong at the top."""
+_YAML_FORM = (
+    "Write `key: value` on each line, what belongs to a key further to the right, and close every bracket and quote."
+)
 _SAMPLER_FORM = "Write `sampler: {RandomPatches: {per_case: 8}}`."
 _PATCH_FORM = "Write `Patch: {patch_size: [64, 64, 64]}`; 0 is a free axis, null the whole volume."
 _GROUP_FORM = (
@@ -54,7 +70,8 @@ _GROUP_FORM = (
 def load_stream(path: str | Path) -> dict[str, Any]:
     """Return the arguments of a :class:`mlarray.streaming.PatchStream` that a YAML file describes.
 
-    Relative paths of data sets are taken from the folder of the file.
+    Relative paths are taken from the folder of the file: those of data sets and of ``Save``; those of masks, references and lists
+    of cases where such a file is there, else from where the program runs.
 
     Parameters
     ----------
@@ -66,7 +83,7 @@ def load_stream(path: str | Path) -> dict[str, Any]:
     UsageError
         The file is missing, too large or no YAML, or names what does not exist; the message says where.
     """
-    return stream_of(load_yaml(path), where=str(path), folder=Path(path).parent)
+    return stream_of(load_yaml(path, hint=_YAML_FORM), where=str(path), folder=Path(path).parent)
 
 
 def stream_of(value: object, *, where: str = "The stream", folder: Path = Path()) -> dict[str, Any]:
@@ -95,6 +112,9 @@ def stream_of(value: object, *, where: str = "The stream", folder: Path = Path()
         given.update(inner)
     elif inner is not None:
         given["dataset_filenames"] = inner
+    misplaced = next((key for key in given if key in _ELSEWHERE), None)
+    if misplaced is not None:
+        raise UsageError(f"{where}: {misplaced!r} does not stand here.", hint=_ELSEWHERE[misplaced].format(misplaced))
     _known(given, _KEYS, where)
     if "dataset_filenames" not in given:
         raise UsageError(
@@ -109,10 +129,17 @@ def stream_of(value: object, *, where: str = "The stream", folder: Path = Path()
         _check(key, one, where)
     _check_patch(patch, f"{where}, Patch")
     arguments["dataset"] = _datasets(given["dataset_filenames"], where, folder)
-    arguments["groups"] = _groups(given, where, patch.get("extend_slice") or 0)
+    for key in (one for one in _CHOICES if one in arguments):
+        arguments[key] = _placed_choice(arguments[key], folder)
+    groups = _groups(given, where, patch.get("extend_slice") or 0)
+    arguments["groups"] = {name: _placed_chain(chain, folder) for name, chain in groups.items()}
     arguments["patch_size"] = patch["patch_size"]
     arguments["overlap"] = patch.get("overlap")
-    arguments["augmentations"] = augmentations_of(given.get("augmentations"), where=f"{where}, augmentations")
+    lists = augmentations_of(given.get("augmentations"), where=f"{where}, augmentations")
+    arguments["augmentations"] = {
+        name: replace(one, augmentations=[_placed(entry, folder) for entry in one.augmentations])
+        for name, one in lists.items()
+    }
     if given.get("sampler") is not None:
         arguments["sampler"] = _sampler(given["sampler"], f"{where}, sampler")
     return arguments
@@ -211,7 +238,40 @@ def _datasets(value: object, where: str, folder: Path) -> list[str]:
     entries = [value] if isinstance(value, str) else value
     if not isinstance(entries, list) or not entries or not all(isinstance(one, str) for one in entries):
         raise UsageError(f"{where}: the data set is a path or a list of paths, got {short(value)}.")
-    return [one if "://" in one or Path(one).is_absolute() else str(folder / one) for one in entries]
+    return [_joined(folder, one) for one in entries]
+
+
+def _joined(folder: Path, path: str) -> str:
+    """Return a path of a file: from its folder, where it is relative."""
+    return path if "://" in path or Path(path).is_absolute() or folder == Path() else str(folder / path)
+
+
+def _placed_chain(chain: GroupChain, folder: Path) -> GroupChain:
+    return replace(chain, transforms=[_placed(one, folder) for one in chain.transforms])
+
+
+def _placed(made: _Made, folder: Path) -> _Made:
+    """Return a transform or augmentation whose paths are taken from a folder: that of a Save, and those of files there."""
+    changes: dict[str, Any] = {}
+    for name in getattr(made, "__dataclass_fields__", ()):
+        value = getattr(made, name)
+        if not isinstance(value, str):
+            continue
+        writes = isinstance(made, Save) and name == "dataset"
+        if writes or (is_path(value) and (folder / value).exists()):
+            changes[name] = _joined(folder, value)
+    return replace(made, **changes) if changes else made  # type: ignore[type-var]
+
+
+def _placed_choice(choice: Any, folder: Path) -> Any:
+    """Return which cases are meant, lists of them in files taken from a folder where they are there."""
+    if isinstance(choice, list):
+        return [_placed_choice(one, folder) for one in choice]
+    if not isinstance(choice, str):
+        return choice
+    without = "~" if choice.startswith("~") else ""
+    path = choice.removeprefix("~")
+    return f"{without}{_joined(folder, path)}" if (folder / path).is_file() else choice
 
 
 def _mapping(value: object, where: str) -> Mapping[str, Any]:

@@ -57,9 +57,10 @@ def _group(stream: PatchStream, group: str) -> str:
     parts = [f"{group}: {counted}"]
     for way, (number, copy) in examples.items():
         plan = stream.plan_as_judged(number, group, copy)
-        if isinstance(plan.source, PromisedVolume):
-            parts.append(_filled(f"  Save writes {plan.source.saved.path} before its first patch."))
         if way is not CaseRegime.CACHE and not plan.source.in_parts:
             parts.append("  Its files cannot be read in parts; `mla convert` makes files that can.")
-        parts.append(plan.explain().text(_WIDTH))
+        told = plan.explain()
+        if isinstance(plan.source, PromisedVolume):
+            told = told.with_promise(str(plan.source.saved.path))
+        parts.append(told.text(_WIDTH))
     return "\n".join(parts)

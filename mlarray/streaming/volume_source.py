@@ -7,13 +7,13 @@ none (one is added). A source that cannot read regions is decoded once and kept,
 from __future__ import annotations
 
 import threading
-import warnings
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mlarray.errors import UsageError
+from mlarray.notice import notice
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Source, SourceInfo
 from mlarray.transforms.volume import Attributes, Volume
@@ -203,12 +203,10 @@ class VolumeSource:
                 kind = self.source.info.format or "this format"
                 if kind not in _warned:
                     _warned.add(kind)
-                    warnings.warn(
+                    notice(
                         f"{self.name}: this {kind} file cannot be read in parts, as compressed files cannot. It is decoded once "
                         f"and kept in memory ({self.source.spec.nbytes / 1e6:.3g} MB), and so is each case like it; "
                         "`mla convert` makes files of which patches are read.",
-                        UserWarning,
-                        stacklevel=4,
                     )
                 self._decoded = self.source.read(self.source.spec.region)
                 self.bytes_read += self._decoded.nbytes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import TransformError
+from mlarray.notice import notice
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.transforms.base import Context, Transform
@@ -65,11 +65,9 @@ class ForegroundBox:
                 box = box.union(_bounds(foreground).translate(region.start))
         if box.is_empty():
             if 0 not in self.shape:
-                warnings.warn(
+                notice(
                     f"No voxel is above the {self.percentile:g}th percentile ({threshold}): the volume is constant or holds NaN. "
-                    "Nothing is cropped.",
-                    UserWarning,
-                    stacklevel=2,
+                    "Nothing is cropped."
                 )
             return ((0, 0),) * len(self.shape)
         return tuple((a, n - b) for a, b, n in zip(box.start, box.stop, self.shape, strict=True))

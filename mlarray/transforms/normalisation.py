@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import TransformError, UsageError
+from mlarray.notice import notice
 from mlarray.sources.base import NDArray
 from mlarray.transforms.arithmetic import Mapped, Operand, check_channels, mapped
 from mlarray.transforms.base import Context, Transform, float_of
@@ -27,7 +27,7 @@ class Normalize(Transform):
 
     a and b are ``Min`` and ``Max`` where a stage of the chain left them (``Normalize(lazy=True)``, ``Clip(save_clip_min=True)``),
     else the extremes of this stage's own input. The result is float32, float64 for float64; NaN in the volume makes all of it
-    NaN. A constant volume becomes ``min_value``, with a warning.
+    NaN, with a warning. A constant volume becomes ``min_value``, with a warning.
 
     Parameters
     ----------
@@ -117,8 +117,8 @@ class Standardize(Transform):
     """Bring the volume to mean 0 and deviation 1: ``out = (x - mean) / std``, with ``n - 1`` in the deviation.
 
     mean and std are ``Mean`` and ``Std`` where ``Standardize(lazy=True)`` left them, else those given, else those of this stage's
-    own input: one number over all channels. The result is float32, float64 for float64; NaN in the volume makes all of it NaN. A
-    constant volume becomes 0 (a deviation of 0 divides by 1), with a warning.
+    own input: one number over all channels. The result is float32, float64 for float64; NaN in the volume makes all of it NaN,
+    with a warning. A constant volume becomes 0 (a deviation of 0 divides by 1), with a warning.
 
     Parameters
     ----------
@@ -281,4 +281,4 @@ def _plain(given: float | Sequence[float]) -> float | tuple[float, ...]:
 
 def _warn(volume: Volume, what: str) -> None:
     case = f"Case {volume.case!r}" if volume.case else "A volume"
-    warnings.warn(f"{case} is constant: {what}.", UserWarning, stacklevel=2)
+    notice(f"{case} is constant: {what}.")

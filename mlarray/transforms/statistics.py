@@ -22,7 +22,9 @@ from mlarray.region import Region
 from mlarray.sources.base import NDArray
 
 STATISTIC_BLOCK_ELEMENTS = 1 << 20
-"""Most elements of a fixed block: 8 MiB as float64. Part of the definition of every statistic."""
+"""Most elements of a fixed block. Part of the definition of every statistic."""
+
+_PIECE = 1 << 14  # elements that are float64 at once: what a core has near it
 
 REDUCTION = f"moments 1, boxes of {STATISTIC_BLOCK_ELEMENTS}"
 """Names how :class:`Moments` reduces: another name where the same voxels could give other numbers."""
@@ -101,10 +103,7 @@ class Moments:
         for values in selected(blocks(), self.channels):
             if not values.size:
                 continue
-            wide = values.astype(np.float64)
-            size, block_mean = wide.size, float(wide.mean())
-            wide -= block_mean
-            block_squares = float(np.square(wide, out=wide).sum())
+            size, block_mean, block_squares = _mean_and_squares(values)
             delta, total = block_mean - mean, count + size
             mean += delta * size / total
             squares += block_squares + delta * delta * count * size / total
@@ -117,6 +116,34 @@ class Moments:
         if low == high and math.isfinite(low):
             return MomentValues(count, low, high, float(low), 0.0)
         return MomentValues(count, low, high, mean, math.sqrt(squares / (count - 1)) if count > 1 else 0.0)
+
+
+def _mean_and_squares(values: NDArray) -> tuple[int, float, float]:
+    """Return the size, the mean and the summed squares about it, in float64; not more than a piece is made float64 at once."""
+    flat = values.ravel(order="K")
+    wide = np.empty(min(flat.size, _PIECE))
+
+    def sum_of(start: int, stop: int) -> float:
+        part = wide[: stop - start]
+        part[...] = flat[start:stop]
+        return float(np.add.reduce(part))
+
+    mean = _pairwise(sum_of, 0, flat.size) / flat.size
+
+    def squares_of(start: int, stop: int) -> float:
+        part = np.subtract(flat[start:stop], mean, out=wide[: stop - start], dtype=np.float64)
+        return float(np.add.reduce(np.square(part, out=part)))
+
+    return flat.size, mean, _pairwise(squares_of, 0, flat.size)
+
+
+def _pairwise(sum_of: Callable[[int, int], float], start: int, stop: int) -> float:
+    """Return a sum over a range in the order of numpy, which halves it (to multiples of 8) and adds the sums of both halves."""
+    count = stop - start
+    if count <= _PIECE:
+        return sum_of(start, stop)
+    middle = start + count // 2 - count // 2 % 8
+    return _pairwise(sum_of, start, middle) + _pairwise(sum_of, middle, stop)
 
 
 def refuse_empty_mask(mask: str | None) -> None:

@@ -148,7 +148,7 @@ def test_the_keys_are_the_arguments_of_a_stream(config: Path) -> None:
         ("window: null", "window: x", "shuffle_window is a whole number from 1 on, got 'x'."),
         ("batch_size: 2", "shuffle: maybe", "shuffle is true or false, got 'maybe'."),
         ("batch_size: 2", "mode: 3", "mode is a word, got 3."),
-        ("batch_size: 2", "mode: fit", "mode is one of train, predict, evaluate, got 'fit'."),
+        ("batch_size: 2", "mode: fit", "mode is one of 'train', 'predict', 'evaluate', got 'fit'."),
         ("batch_size: 2", "subset: {a: 1}", "subset is names, numbers, 'first:last', '~name' or a file of names, got"),
         ("batch_size: 2", "validation: {a: 1}", "or a share, got"),
         ("batch_size: 2", "cost_limit: x", "cost_limit is a number above 0, got 'x'."),
@@ -219,3 +219,55 @@ def test_values_of_a_file_can_be_replaced(config: Path) -> None:
     assert (len(stream), len(stream.batch(0))) == (8, 3)
     with pytest.raises(UsageError, match="batch_size is a whole number from 1 on"):
         PatchStream.from_config(config, batch_size=0)
+
+
+@pytest.mark.parametrize(
+    ("line", "hint"),
+    [
+        ("patch_size: [8, 8, 8]", "It stands under Patch: `Patch: {patch_size: ...}`."),
+        ("overlap: 4", "It stands under Patch: `Patch: {overlap: ...}`."),
+        ("transforms: [Canonical]", "It stands under a group: `groups: {CT: {transforms: [...]}}`."),
+        ("rank: 1", "It is of the run: PatchStream.from_config(path, rank=...)."),
+    ],
+)
+def test_a_key_that_stands_elsewhere_is_told_its_place(config: Path, line: str, hint: str) -> None:
+    edited(config, "Dataset:\n", f"{line}\nDataset:\n")
+    with pytest.raises(UsageError, match="does not stand here") as caught:
+        load_stream(config)
+    assert caught.value.hint == hint
+
+
+def test_a_stream_that_is_no_yaml_is_told_how_yaml_is_written(config: Path) -> None:
+    edited(config, "batch_size: 2", "batch_size: [2")
+    with pytest.raises(UsageError, match="this is no YAML") as caught:
+        load_stream(config)
+    assert "Clip" not in caught.value.hint
+    assert caught.value.hint.startswith("Write `key: value` on each line")
+
+
+def test_paths_count_from_the_folder_of_the_file(
+    config: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    elsewhere = tmp_path_factory.mktemp("elsewhere")
+    monkeypatch.chdir(elsewhere)
+    (config.parent / "cases.txt").write_text("b\n", encoding="utf-8")
+    edited(config, "transforms: [Canonical, Standardize]", "transforms: [Canonical, Save: {dataset: 'kept:mha'}]")
+    edited(config, "  batch_size: 2", "  batch_size: 2\n  subset: cases.txt")
+    stream = PatchStream.from_config(config)
+    stream.prepare()
+    assert stream.cases.names == ("b",)
+    assert [path.name for path in (config.parent / "kept" / "b").iterdir()] == ["X.mha"]
+    assert list(elsewhere.iterdir()) == []
+
+
+def test_the_plan_does_not_speak_of_a_saved_result_that_is_not_there(
+    config: Path, capsys: pytest.CaptureFixture
+) -> None:
+    edited(config, "transforms: [Canonical, Standardize]", "transforms: [Canonical, Save: {dataset: s}, Standardize]")
+    assert run(["stream", "plan", str(config)]) == ExitCode.OK
+    shown = " ".join(capsys.readouterr().out.split())
+    assert "with the result of stages 1 to 2 before its first patch; all patches are read from it." in shown
+    assert "in the saved result that is read" not in shown
+    PatchStream.from_config(config).prepare()
+    assert run(["stream", "plan", str(config)]) == ExitCode.OK
+    assert "Stages 1 to 2 are in the saved result that is read." in " ".join(capsys.readouterr().out.split())

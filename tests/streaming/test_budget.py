@@ -183,7 +183,7 @@ def test_the_launcher_says_how_many_ranks_a_node_has(environment: dict[str, str]
 
 
 def test_a_node_has_at_least_one_rank() -> None:
-    with pytest.raises(UsageError, match=r"^ranks_on_node is a number from 1 on, got 0\.$"):
+    with pytest.raises(UsageError, match=r"^ranks_on_node is a whole number from 1 on, got 0\.$"):
         memory_budget(ranks_on_node=0)
 
 
@@ -204,5 +204,5 @@ def test_a_budget_below_256_mib_is_warned_of(tmp_path: Path) -> None:
 
 def test_nothing_left_is_a_budget_that_is_warned_of_too(tmp_path: Path) -> None:
     root = group(tmp_path, box__memory_dot_max=100 * MIB, box__memory_dot_current=100 * MIB)
-    with pytest.warns(UserWarning, match="0 MiB per rank"):
+    with pytest.warns(UserWarning, match="of 1 byte per rank"):
         assert memory_budget(environment={}, root=root).bytes == 1

@@ -99,6 +99,7 @@ def test_a_change_of_the_input_is_an_error() -> None:
         RAMP.prove([InPlace()], 3)
 
 
+@pytest.mark.filterwarnings("ignore:.*voxels are not finite")
 @settings(max_examples=60, deadline=None)
 @given(samples(nan=True))
 def test_chains_of_honest_transforms_are_proven_on_drawn_volumes(sample: Sample) -> None:

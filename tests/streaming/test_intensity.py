@@ -52,6 +52,7 @@ def test_casts_truncate_and_saturate(dtype: str, values: list[float], target: st
     assert_identical(whole(line(values, dtype), T.TensorCast(target)), line(expected, target))
 
 
+@pytest.mark.filterwarnings("ignore:.*voxels are not finite")
 def test_nan_for_an_integer_is_an_error_that_names_the_stage_and_the_case() -> None:
     with pytest.raises(TransformError, match=r"Stage 2 \(TensorCast\), case 'A7': NaN cannot become int16"):
         whole(line([1, NAN], "float32"), T.Statistics(), T.TensorCast("int16"), case="A7")
@@ -175,12 +176,16 @@ def test_a_constant_volume_becomes_the_lower_end_or_0_with_a_warning_that_names_
     np.testing.assert_array_equal(out[2:], array[2:])
 
 
-def test_nan_makes_all_of_a_normalized_volume_nan_without_a_warning() -> None:
+def test_nan_makes_all_of_a_normalized_volume_nan_with_one_warning() -> None:
     array = np.arange(24, dtype="float32").reshape(1, 2, 3, 4)
-    array[0, 1, 2, 3] = NAN
+    array[0, 1, 2, 2:] = NAN, INF
     for transform in (T.Normalize(), T.Standardize()):
-        out = planned(array, transform, patch_size=(1, 3, 4))
-        assert np.isnan(out.read(out.grid[0])).all()
+        out = planned(array, transform, patch_size=(1, 3, 4), case="A7")
+        with pytest.warns(UserWarning, match=r"2 of 24 voxels are not finite \(1 NaN and 1 infinite\)") as told:
+            patches = [out.read(region) for region in out.grid]
+        assert np.isnan(patches).all()
+        assert [str(one.message).split(":")[0] for one in told] == [f"Stage 1 ({transform.name}), case 'A7'"]
+        assert told[0].filename == __file__
 
 
 def test_standardized_values_have_the_deviation_of_n_minus_1() -> None:

@@ -369,7 +369,7 @@ def test_groups_on_different_grids_are_refused_by_case(dataset: Path) -> None:
     ("given", "told"),
     [
         ({"mode": "test"}, "mode is one of"),
-        ({"part": "test"}, "part is one of train, validation, got 'test'"),
+        ({"part": "test"}, "part is one of 'train', 'validation', got 'test'"),
         ({"batch_size": 0}, "batch_size is a whole number from 1 on, got 0"),
         ({"batch_size": "2"}, "batch_size is a whole number from 1 on, got '2'"),
         ({"lanes": 0}, "lanes is a whole number from 1 on, got 0"),

@@ -106,7 +106,7 @@ def test_a_file_appears_complete_or_not_at_all(tmp_path: Path) -> None:
 def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
     planned = plan(open_source(stored(tmp_path)), [], patch_size=10)
     first = planned.grid[0]
-    with pytest.raises(UsageError, match="channels is a number from 1 on, got 0"):
+    with pytest.raises(UsageError, match="channels is a whole number from 1 on, got 0"):
         PatchWriter(tmp_path / "out.mla", planned, channels=0)
     with (
         pytest.raises(UsageError, match='weights are "uniform", "gaussian" or an array'),
@@ -128,3 +128,72 @@ def test_what_does_not_fit_is_refused_by_name(tmp_path: Path) -> None:
         PatchWriter(tmp_path / "folder.mha", planned, channels=1)
     with pytest.raises(TransformError, match="Stage 1 is a str, not a transform"):
         PatchWriter(tmp_path / "out.mla", planned, channels=1, finish=["Argmax"])  # type: ignore[list-item]
+
+
+def written_as(tmp_path: Path, value: object, dtype: str) -> np.ndarray:
+    """Return what a writer of a dtype makes of patches with one value."""
+    planned = plan(source_of(np.zeros((1, 6, 6), np.float32)), [], patch_size=6)
+    with PatchWriter(tmp_path / "out.mla", planned, channels=1, dtype=dtype, weights="uniform") as writer:
+        writer.add(planned.grid[0], np.full((1, 6, 6), value))
+    with open_source(tmp_path / "out.mla") as found:
+        return found.read(found.spec.region)
+
+
+@pytest.mark.parametrize(
+    ("dtype", "value", "stored"),
+    [
+        ("uint8", 2.5, 2),
+        ("uint8", 3.5, 4),
+        ("uint8", 300.0, 255),
+        ("uint8", -7.0, 0),
+        ("int64", 1e30, np.iinfo(np.int64).max),
+        ("bool", 0.5, False),
+        ("bool", 0.75, True),
+        ("float16", 1e6, 65504.0),
+        ("float16", -1e6, -65504.0),
+        ("float32", np.inf, np.inf),
+        ("float32", np.nan, np.nan),
+    ],
+)
+def test_means_are_rounded_and_end_at_the_ends_of_their_type(
+    tmp_path: Path, dtype: str, value: float, stored: float
+) -> None:
+    found = written_as(tmp_path, value, dtype)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, np.full_like(found, stored))
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_what_is_no_number_is_refused_for_an_integer_type_with_its_patch(tmp_path: Path, value: float) -> None:
+    message = r"36 of 36 values of the patch \(0, 0\)\.\.\(6, 6\) are NaN or infinite, which is no uint8"
+    with pytest.raises(UsageError, match=message):
+        written_as(tmp_path, value, "uint8")
+
+
+def test_what_cannot_be_written_is_refused_before_anything_is_predicted(tmp_path: Path) -> None:
+    planned = plan(open_source(stored(tmp_path)), [T.Canonical()], patch_size=10)
+    for given, message in (
+        ({"storage": {"patch_sise": 8}}, "patch_sise"),
+        ({"storage": 5}, "storage is a mapping of storage arguments, got 5"),
+        ({"dtype": "complex64"}, "'complex64' is not a type of numbers here"),
+        ({"weights": np.full((10, 10, 10), np.nan)}, "Weights are finite numbers above 0"),
+        ({"finish": [T.Argmax(7)]}, "Argmax"),
+    ):
+        with pytest.raises(UsageError, match=message):
+            PatchWriter(tmp_path / "out.mla", planned, channels=1, **given)
+    assert [path.name for path in tmp_path.iterdir()] == ["ct.mla"]
+
+
+def test_tensors_of_a_graph_and_of_bfloat16_are_taken(tmp_path: Path) -> None:
+    torch = pytest.importorskip("torch", reason="needs torch")
+    planned = plan(source_of(np.zeros((1, 6, 6), np.float32)), [], patch_size=6)
+    for tensor in (torch.full((1, 6, 6), 2.5, requires_grad=True), torch.full((1, 6, 6), 2.5, dtype=torch.bfloat16)):
+        with PatchWriter(tmp_path / "out.mla", planned, channels=1, back=False) as writer:
+            writer.add(planned.grid[0], tensor)
+        with open_source(tmp_path / "out.mla") as found:
+            assert (found.read(found.spec.region) == 2.5).all()
+    with (
+        pytest.raises(UsageError, match="A patch holds real numbers, got complex64 from Tensor"),
+        PatchWriter(tmp_path / "out.mla", planned, channels=1) as writer,
+    ):
+        writer.add(planned.grid[0], torch.zeros((1, 6, 6), dtype=torch.complex64))

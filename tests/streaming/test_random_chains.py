@@ -170,7 +170,9 @@ def run(part: int, count: int, makers: Mapping[str, Maker], proof: Proof) -> Non
         nonlocal proven
         rng = np.random.default_rng((part, seed))
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", ".*(is constant|No voxel is above)")
+            warnings.filterwarnings(
+                "ignore", ".*(is constant|No voxel is above|are not finite|too large to be measured)"
+            )
             case = drawn_case(rng, int(rng.integers(STAGES + 1)), makers)
             try:
                 proof(case, rng)

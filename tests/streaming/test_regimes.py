@@ -152,9 +152,9 @@ def test_a_queue_that_does_not_fit_is_refused_before_anything_starts() -> None:
     with pytest.raises(MemoryLimitError) as caught:
         decide(cases(20, 5, streams=BUFFERED, peak=GIB), BUDGET, batch_size=4, workers=2)
     assert str(caught.value) == (
-        "Training does not fit: a process needs 1.00 GiB for a sample and its batches and a queue of 5 x 5.00 GiB on average = "
-        "25.00 GiB, at most 25.00 GiB; with 2 workers that is 52.00 GiB, the budget is 8.00 GiB per rank (given). Raise "
-        "memory_budget or let the stages that cannot stream write their result once (Save)."
+        "Training does not fit: a process needs 1.00 GiB for a sample and its batches (batch_size=4) and a queue of 5 x "
+        "5.00 GiB on average = 25.00 GiB, at most 25.00 GiB; with 2 workers that is 52.00 GiB, the budget is 8.00 GiB per rank "
+        "(given). Raise memory_budget or let the stages that cannot stream write their result once (Save)."
     )
 
 
@@ -191,8 +191,8 @@ def test_a_sample_that_does_not_fit_is_refused() -> None:
     with pytest.raises(MemoryLimitError) as caught:
         decide(cases(1, 20, peak=5 * GIB), BUDGET, mode="predict", workers=2)
     assert str(caught.value) == (
-        "Prediction does not fit: a process needs 5.00 GiB for a sample and its batches; with 2 workers that is 10.00 GiB, the "
-        "budget is 8.00 GiB per rank (given). Raise memory_budget, use 1 worker or use a smaller patch."
+        "Prediction does not fit: a process needs 5.00 GiB for a sample and its batches (batch_size=1); with 2 workers that is "
+        "10.00 GiB, the budget is 8.00 GiB per rank (given). Raise memory_budget, use 1 worker or use a smaller patch."
     )
 
 
@@ -200,10 +200,10 @@ def test_a_sample_that_does_not_fit_is_refused() -> None:
     ("given", "message"),
     [
         ({"mode": "test"}, "mode is one of 'train', 'predict', 'evaluate', got 'test'."),
-        ({"world_size": 0}, "world_size is a number from 1 on, got 0."),
-        ({"batch_size": 0}, "batch_size is a number from 1 on, got 0."),
-        ({"processors": 0}, "processors is a number from 1 on, got 0."),
-        ({"workers": -1}, "workers is a number from 0 on, got -1."),
+        ({"world_size": 0}, "world_size is a whole number from 1 on, got 0."),
+        ({"batch_size": 0}, "batch_size is a whole number from 1 on, got 0."),
+        ({"processors": 0}, "processors is a whole number from 1 on, got 0."),
+        ({"workers": -1}, "workers is a whole number from 0 on, got -1."),
     ],
 )
 def test_arguments_that_are_not_allowed_are_refused(given: Any, message: str) -> None:

@@ -215,7 +215,7 @@ def test_wrong_arguments_are_refused() -> None:
             RandomPatches(wrong)  # type: ignore[arg-type]
     with pytest.raises(UsageError, match="align is None or 'blocks', got 'chunks'"):
         ForegroundPatches(1, "SEG", align="chunks")
-    with pytest.raises(UsageError, match=r"fraction lies between 0 and 1, got 1\.5"):
+    with pytest.raises(UsageError, match=r"fraction is a number from 0 to 1, got 1\.5"):
         ForegroundPatches(1, "SEG", fraction=1.5)
     with pytest.raises(UsageError, match="needs the locations of the labels in 'SEG'"):
         ForegroundPatches(1, "SEG").region((5,), 2, 0, key=0, forced=True)

@@ -5,8 +5,10 @@ from __future__ import annotations
 import gc
 import pickle
 import random
+import subprocess
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import psutil
@@ -14,6 +16,7 @@ import pytest
 
 torch = pytest.importorskip("torch", reason="needs torch")
 
+from mlarray import MLArray  # noqa: E402
 from mlarray.errors import UsageError  # noqa: E402
 from mlarray.integrations.torch import TorchBatch, TorchPatches, as_tensors, torch_loader  # noqa: E402
 from mlarray.region import Region  # noqa: E402
@@ -141,3 +144,56 @@ def test_asking_for_pinned_memory_without_an_accelerator_warns_of_nothing() -> N
     loader = torch_loader(Numbers(2, SMALL), workers=1, pin_memory=True)
     assert loader.pin_memory is torch.cuda.is_available()
     assert values(loader) == [0, 1]
+
+
+KILLED = """
+import os, signal, sys
+from dataclasses import dataclass
+from pathlib import Path
+
+from mlarray import transforms as T
+from mlarray.integrations.torch import torch_loader
+from mlarray.streaming import PatchStream
+from mlarray.transforms.base import Transform
+from mlarray.transforms.locality import Pointwise
+
+
+@dataclass(frozen=True, slots=True)
+class Dies(Transform):
+    parent: int
+
+    def locality(self, volume):
+        return Pointwise()
+
+    def apply(self, block, context):
+        if os.getpid() != self.parent:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return block
+
+
+if __name__ == "__main__":
+    dataset, saved, context = sys.argv[1:]
+    for chain in ([Dies(os.getpid())], [Dies(os.getpid()), T.Save(saved)]):
+        stream = PatchStream(dataset, {"CT": chain}, patch_size=8, mode="predict", memory_budget=4, batch_size=2)
+        try:
+            list(torch_loader(stream, workers=1, context=context))
+        except RuntimeError as error:
+            print("DataLoader worker" in str(error), [path.name for path in Path(saved).rglob("CT*")])
+        print(len(list(stream)))
+    print([path.name for path in Path(saved).rglob("*") if path.is_file()])
+"""
+
+
+@pytest.mark.parametrize("context", ["spawn", *(["fork"] if sys.platform == "linux" else [])])
+@pytest.mark.skipif(sys.platform == "win32", reason="kills by signal")
+def test_a_worker_that_is_killed_is_an_error_and_leaves_no_part_of_a_saved_case(tmp_path: Path, context: str) -> None:
+    (tmp_path / "d" / "p0").mkdir(parents=True)
+    MLArray(np.ones((10, 8, 8), np.float32), axes="zyx", patch_size=8).save(tmp_path / "d" / "p0" / "CT.mla")
+    script = tmp_path / "killed.py"
+    script.write_text(KILLED, encoding="utf-8")
+    command = [sys.executable, str(script), str(tmp_path / "d"), str(tmp_path / "s"), context]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stdout.splitlines()) == (
+        0,
+        ["True []", "1", "True []", "1", "['CT.mla']"],
+    ), ended.stderr

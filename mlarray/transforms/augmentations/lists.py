@@ -7,7 +7,7 @@ ordinary transforms, so that a copy is a longer chain and nothing else.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -199,6 +199,11 @@ def _list_of(lists: Sequence[AugmentationList], copy: int) -> tuple[int, Augment
 
 
 def _listed(lists: Lists) -> list[AugmentationList]:
+    if isinstance(lists, (AugmentationList, str, bytes, type)) or not isinstance(lists, Iterable):
+        raise UsageError(
+            f"Augmentations come in lists, got {type(lists).__name__}.",
+            hint="Write [AugmentationList([Flip()], nb=10)].",
+        )
     found = list(lists.values() if isinstance(lists, Mapping) else lists)
     wrong = [one for one in found if not isinstance(one, AugmentationList)]
     if wrong:
