@@ -251,6 +251,11 @@ class PatchStream:
         return self._plans.base(0, self._first).patch_size
 
     @property
+    def batch_bytes(self) -> int:
+        """Most bytes of the arrays of a batch, if every value took 8."""
+        return batch_bytes(self._plans, self.batch_size, itemsize=8)
+
+    @property
     def patches(self) -> int:
         """How many patches the epoch has, over all ranks in training, of this rank else."""
         return len(self._order)

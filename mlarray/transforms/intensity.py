@@ -212,7 +212,9 @@ def clipped(block: NDArray, low: Any, high: Any) -> NDArray:
         return block
     if block.dtype.kind == "b":
         return clipped(block.view(np.uint8), _as_uint8(low), _as_uint8(high)).view(np.bool_)
-    values: NDArray = np.clip(block, low, high)  # ten times as fast as maximum and minimum for integers of 8 and 16 bits
+    values: NDArray = np.clip(
+        block, low, high
+    )  # ten times as fast as maximum and minimum for integers of 8 and 16 bits
     if block.dtype.kind == "f" and (low == 0 or high == 0):
         # Which of 0.0 and -0.0 is larger depends on where a vector loop ends; after adding 0 there is no -0.0.
         values += values.dtype.type(0)
