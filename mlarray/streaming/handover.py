@@ -1,13 +1,13 @@
 """How do batches get from a worker process to the one that uses them? In memory that both have mapped, and that is used again.
 
-Each worker has a :class:`Ring`: a few places in one piece of anonymous memory, made before the worker starts. The worker puts the
-arrays of a batch into a free place as it stacks them, and sends only where they are; the receiver's arrays are views of that place,
-which is free again when the last of them is gone. New memory for each batch costs more than filling it: 0.9 ms for 2 MiB that the
-system makes, clears, maps twice and takes back, 0.1 for a place that is there.
+Each worker has a :class:`Ring`: a few places in one piece of anonymous memory, made before the worker starts. The worker puts
+the arrays of a batch into a free place as it stacks them, and sends only where they are. The receiver's arrays are views of that
+place, which is free again when the last of them is gone. New memory for each batch would cost more than filling it: 0.9 ms for
+2 MiB that the system makes, clears, maps twice and takes back, 0.1 in a place that is there.
 
 The memory has no name (``memfd_create``, elsewhere a file that is unlinked as soon as it is made), so nothing can be left behind,
-however a process ends. It is no part of ``/dev/shm``, whose size containers often limit to 64 MiB. What a place holds is claimed by
-``pwrite`` first: where there is no room the system says so, and arrays go through the pipe instead, as do those of a batch for
+however a process ends. It is no part of ``/dev/shm``, whose size containers often limit to 64 MiB. What a place is to hold is
+first written by ``pwrite``: where there is no room the system says so, and arrays go through the pipe instead, as do those for
 which no place is free or large enough.
 """
 
@@ -82,10 +82,10 @@ class Ring:
 
     def __init__(self, places: int, place_bytes: int) -> None:
         self.places = places
-        self.place_bytes = -(-place_bytes // mmap.PAGESIZE) * mmap.PAGESIZE
+        self.place_bytes = (place_bytes // mmap.PAGESIZE + 2) * mmap.PAGESIZE  # one for the gaps between arrays
         self.name = uuid.uuid4().hex
         self._user = os.getpid()
-        self._is_owned = False
+        self._owner = 0
         descriptor = _anonymous()
         try:
             os.ftruncate(descriptor, self._start(places))
@@ -114,16 +114,16 @@ class Ring:
 
         Needed where workers are started by others, who might start two for one ring.
         """
-        if not self._is_owned:
+        if self._owner != os.getpid():
             import fcntl  # where there are rings, there is this
 
             with suppress(OSError):  # somebody else has it
                 fcntl.lockf(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._is_owned = True
+                self._owner = os.getpid()
                 for number in range(self.places):
                     if self._memory[number] == _FILLED:
                         self.mark(number, _FREE)
-        return self._is_owned
+        return self._owner == os.getpid()
 
     def lent(self, number: int, extent: int) -> NDArray:
         """Return the bytes of a place that was sent; called by the process that made the ring, once for each parcel.
@@ -242,7 +242,7 @@ def unpacked(parcel: Parcel) -> Any:
         return pickle.loads(parcel.text, buffers=parcel.arrays)
     ring, number = parcel.place
     extent = max((sum(one) for one in parcel.arrays if isinstance(one, tuple)), default=0)
-    lent = memoryview(_RINGS[ring].lent(number, extent))
+    lent = _RINGS[ring].lent(number, extent).data
     buffers = [lent[one[0] : sum(one)] if isinstance(one, tuple) else one for one in parcel.arrays]
     return pickle.loads(parcel.text, buffers=buffers)
 
@@ -260,7 +260,7 @@ def ring_for(places: int, place_bytes: int) -> Ring | None:
 def _ring_of_another(places: int, place_bytes: int, name: str, descriptor: Any) -> Ring:
     ring = object.__new__(Ring)
     ring.places, ring.place_bytes, ring.name = places, place_bytes, name
-    ring._user, ring._is_owned = 0, False
+    ring._user = ring._owner = 0
     ring._open(descriptor.detach())
     return ring
 
