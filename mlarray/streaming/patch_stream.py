@@ -36,6 +36,7 @@ from mlarray.streaming.estimates import (
     whole_copies_bytes,
 )
 from mlarray.streaming.grid import Overlap, padded
+from mlarray.streaming.handover import HELD
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
 from mlarray.streaming.order import epoch_order, share
@@ -212,7 +213,7 @@ class PatchStream:
             shuffle_window=shuffle_window,
             workers=workers,
             processors=this_machine().processors,
-            batch_bytes=(PREFETCH + 1) * batch_bytes(self._plans, batch_size)
+            batch_bytes=(PREFETCH + HELD) * batch_bytes(self._plans, batch_size)
             + whole_copies_bytes(self._plans, self.copies, places=max(batch_size + 1, shuffle_window or 0)),
         )
         self._plans.resident = self.decision.regime is CaseRegime.CACHE
