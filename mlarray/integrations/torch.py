@@ -190,11 +190,13 @@ def torch_loader(
     workers, prefetch = whole("workers", workers, 0), whole("prefetch", prefetch, 1)
     context = start_method(context)
     flag("pin_memory", pin_memory)
+    room = checked_stream(stream).batch_bytes
+    rings = [ring_for(prefetch + HELD, room) for _ in range(workers)]
     ahead: dict[str, Any] = {}
     if workers:
         ahead = {"prefetch_factor": prefetch, "persistent_workers": True, "multiprocessing_context": context}
     return DataLoader(
-        TorchPatches(stream, [ring_for(prefetch + HELD, stream.batch_bytes) for _ in range(workers)]),
+        TorchPatches(stream, rings),
         batch_size=None,
         sampler=EpochBatches(stream),
         num_workers=workers,

@@ -70,7 +70,9 @@ def checked_stream(stream: BatchStream) -> BatchStream:
     UsageError
         Something else.
     """
-    if isinstance(stream, type) or not all(hasattr(stream, name) for name in ("batch", "set_epoch", "epoch", "first")):
+    if isinstance(stream, type) or not all(
+        hasattr(stream, name) for name in ("batch", "set_epoch", "epoch", "first", "batch_bytes")
+    ):
         raise UsageError(f"stream is a stream of batches, got {type(stream).__name__}.", hint="Make a PatchStream.")
     return stream
 
@@ -114,7 +116,7 @@ class WorkerLoader:
     >>> from mlarray import Region
     >>> from mlarray.streaming.batch import Batch, Sample
     >>> class Numbers:
-    ...     epoch = first = 0
+    ...     epoch = first = batch_bytes = 0
     ...     def __len__(self):
     ...         return 3
     ...     def set_epoch(self, epoch):
