@@ -470,8 +470,7 @@ class PatchStream:
         own, copy, number = (int(value) for value in entry)
         case = self._own_cases[own]
         forced = self.sampler.forced(place, self.batch_size)
-        region = self._places.region(case, copy, number, forced=forced)
-        return case, copy, region, repeated
+        return case, copy, self._places.region(case, copy, number, forced=forced), repeated
 
     def _identity(self) -> str:
         """Return a mark of everything that decides batches."""
