@@ -164,8 +164,7 @@ class Constructors:
         mode : {"w"}
             Only there to be complete.
         mmap_mode : {"w+", None}
-            Both write with ordinary file calls, which tell when the disk is full: writing through a memory map would end the
-            process. Kept for programs that pass it.
+            Both write with ordinary file calls: on a full disk, writing through a memory map would end the process.
         axes : str or sequence, optional
             What the axes mean, see :func:`mlarray.axes.parse_axes`.
         **storage

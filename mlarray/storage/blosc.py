@@ -468,7 +468,9 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     )
     opened._refuse_replaced()
     opened._ahead = ahead
-    opened._file = OpenedFile(path, *header.version[:2], header.frame_bytes) if mmap_mode or writable else None
+    if mmap_mode or writable:  # the records behind the index are in memory by now
+        needed = min(header.frame_bytes, header.data_end + 32 + 8 * inside.nchunks)
+        opened._file = OpenedFile(path, *header.version[:2], needed)
     opened.is_marked = header.is_unfinished
     return opened
 
