@@ -141,7 +141,8 @@ def campaign(scratch: Path, deed: str, *, points: int, error: int) -> tuple[Coun
     count = disk.calls
     if code:
         raise SystemExit(f"{deed} fails on a disk with space: {told}")
-    chosen = sorted({1 + round(i * (count - 1) / max(1, points - 1)) for i in range(min(points, count))})
+    points = min(points, count)
+    chosen = sorted({1 + round(i * (count - 1) / max(1, points - 1)) for i in range(points)})
     outcomes: Counter[str] = Counter()
     wrong = []
     for number, first in enumerate(chosen):
