@@ -353,8 +353,8 @@ def test_a_stream_that_does_not_pickle_is_told_so_for_spawn() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"workers": -1}, "workers is from 0 on and prefetch from 1 on, got -1 and 2"),
-        ({"workers": 1, "prefetch": 0}, "got 1 and 0"),
+        ({"workers": -1}, "workers is a whole number from 0 on, got -1"),
+        ({"workers": 1, "prefetch": 0}, "prefetch is a whole number from 1 on, got 0"),
         ({"workers": 1, "context": "thread"}, "got 'thread'"),
     ],
 )
