@@ -8,6 +8,7 @@ know beside them (``components``, ``continuous``). Spatial steps live in :class:
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeAlias, cast
@@ -37,6 +38,7 @@ _TYPE_LABELS: dict[AxisType, str] = {
     "continuous": "continuous",
     "other": "non_spatial",
 }
+_SHOWN_NAMES = 32  # in messages; numpy has at most 64 axes
 _NAME_TYPES: dict[str, AxisType] = {"x": "space", "y": "space", "z": "space", "t": "time", "c": "channel"}
 
 
@@ -83,7 +85,7 @@ class Axis:
         if self.step is not None:
             if self.is_spatial:
                 raise UsageError(f"Axis {self.name!r} is spatial: its step belongs to the geometry, not to the axis.")
-            object.__setattr__(self, "step", float(self.step))
+            object.__setattr__(self, "step", _step(self.name, self.step))
 
     @property
     def is_spatial(self) -> bool:
@@ -131,6 +133,8 @@ def parse_axes(axes: AxesLike) -> tuple[Axis, ...]:
     >>> [axis.type for axis in parse_axes("tzyx")]
     ['time', 'space', 'space', 'space']
     """
+    if not isinstance(axes, Iterable):
+        raise UsageError(f"Axes are a word of one-letter names, or a list of names, dictionaries and Axis, got {axes!r}.")
     parsed = tuple(_parse_axis(entry, position) for position, entry in enumerate(axes))
     _refuse_duplicates(parsed)
     return parsed
@@ -192,6 +196,13 @@ def _parse_axis(entry: object, position: int) -> Axis:
     raise UsageError(f"An axis is a name, a dictionary or an Axis, got {entry!r}.")
 
 
+def _step(name: str, step: object) -> float:
+    try:
+        return float(cast("float", step))
+    except (TypeError, ValueError, OverflowError):
+        raise UsageError(f"The step of axis {name!r} must be a number, got {step!r}.") from None
+
+
 def _name_of_label(label: str | None) -> str | None:
     if label is None or label in ("spatial", "non_spatial"):
         return None
@@ -208,6 +219,7 @@ def _free_name(name: str | None, position: int, taken: set[str]) -> str:
 
 def _refuse_duplicates(axes: tuple[Axis, ...]) -> None:
     names = [axis.name for axis in axes]
-    twice = sorted({name for name in names if names.count(name) > 1})
+    twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        raise UsageError(f"Axis names must be unique, got {', '.join(twice)} more than once in {names}.")
+        shown = f"{names[:_SHOWN_NAMES]}{' ...' * (len(names) > _SHOWN_NAMES)}"
+        raise UsageError(f"Axis names must be unique, got {', '.join(twice[:_SHOWN_NAMES])} more than once in {shown}.")

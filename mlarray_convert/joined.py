@@ -7,6 +7,7 @@ parts there should be, so what is missing can be named.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -71,7 +72,7 @@ def join_reports(texts: Iterable[tuple[str, str]]) -> Joined:
     decided = {outcome.case.name for outcome in read.outcomes.values()}
     listed = (case for summary in read.summaries.values() for case in summary["not_started"])
     outcomes = sorted(read.outcomes.values(), key=lambda outcome: outcome.case.name)
-    seconds = sum(float(summary["seconds"]) for summary in read.summaries.values())
+    seconds = sum(summary["seconds"] for summary in read.summaries.values())
     dry_run = any(summary["dry_run"] for summary in read.summaries.values())
     report = Report(tuple(outcomes), seconds, dry_run, tuple(dict.fromkeys(c for c in listed if c not in decided)))
     return Joined(report, (*read.problems, *_missing_parts(read.summaries)))
@@ -83,19 +84,20 @@ def _read(name: str, text: str, read: _Read) -> None:
         try:
             row = json.loads(line)
             if row.get("summary") is True:
-                summary = {key: row[key] for key in ("not_started", "seconds", "dry_run", "shard")}
+                summary = _summary(row)
                 continue
             outcome = _outcome(row)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
             if number == len(text.splitlines()) and not text.endswith("\n"):
                 continue  # its writer was killed in the middle of a line
             raise UsageError(
                 f"Line {number} of {name} is not of a report of `mla convert --json`.",
                 hint="Name the files that --json wrote.",
             ) from error
-        before = read.outcomes.get(row["output"])
+        output = str(outcome.case.output)
+        before = read.outcomes.get(output)
         if before is None or before.status not in _WRITTEN or outcome.status is not Status.SKIPPED:
-            read.outcomes[row["output"]] = outcome
+            read.outcomes[output] = outcome
     if summary is None:
         read.problems.append(f"{name} ends without a summary: its run was killed, or still goes on.")
     else:
@@ -105,8 +107,8 @@ def _read(name: str, text: str, read: _Read) -> None:
 def _missing_parts(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     parts: dict[int, set[int]] = {}
     for summary in summaries.values():
-        if summary["shard"]:
-            shard: Shard = parse_shard(summary["shard"])
+        shard: Shard | None = summary["shard"]
+        if shard is not None:
             parts.setdefault(shard.count, set()).add(shard.number)
     if len(parts) > 1:
         counts = " and ".join(map(str, sorted(parts)))
@@ -119,6 +121,21 @@ def _missing_parts(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     return problems
 
 
+def _summary(row: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "not_started": [str(name) for name in row["not_started"]],
+        "seconds": _seconds(row["seconds"]),
+        "dry_run": bool(row["dry_run"]),
+        "shard": parse_shard(str(row["shard"])) if row["shard"] else None,
+    }
+
+
+def _seconds(value: Any) -> float:
+    if not math.isfinite(number := float(value)):
+        raise ValueError(f"{number} seconds")
+    return number
+
+
 def _outcome(row: Mapping[str, Any]) -> Outcome:
     return Outcome(
         Case(str(row["case"]), Path(row["source"]), Path(row["output"])),
@@ -128,7 +145,7 @@ def _outcome(row: Mapping[str, Any]) -> Outcome:
         tuple(row["notes"]),
         str(row["dtype"]),
         tuple(row["shape"]),
-        float(row["seconds"]),
+        _seconds(row["seconds"]),
         int(row["bytes_in"]),
         int(row["bytes_out"]),
         str(row["checksum"]),

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, permutations
 from pathlib import Path
 from typing import Any, cast
 
@@ -34,6 +34,7 @@ MAX_PICKLE_BYTES = 512 * 2**20
 MAX_PLAIN_BYTES = 16 * 2**20  # of properties that become metadata, which is read with every opening
 MAX_PLANS_BYTES = 16 * 2**20
 _LOCATIONS = "class_locations"
+_ORDERS = [list(order) for order in permutations(range(3))]
 _LOST = "Convert the preprocessed case again; programs that know only the metadata do not keep the locations."
 
 
@@ -99,9 +100,9 @@ def transpose_of(folder: Path) -> tuple[tuple[int, ...] | None, Path | None]:
         named = plans.get("configurations")
         configurations = named.values() if isinstance(named, dict) else ()
         order = plans.get("transpose_forward")
-        identifiers = {one.get("data_identifier") for one in configurations if isinstance(one, dict)}
-        if folder.absolute().name in identifiers and isinstance(order, list) and sorted(order) == [0, 1, 2]:
-            found[path] = tuple(order)
+        identifiers = [one.get("data_identifier") for one in configurations if isinstance(one, dict)]
+        if folder.absolute().name in identifiers and order in _ORDERS:
+            found[path] = tuple(map(int, order))  # JSON may write 1 as 1.0
     if len(set(found.values())) != 1:
         return None, None
     path, transpose = next(iter(found.items()))

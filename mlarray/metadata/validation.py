@@ -163,8 +163,12 @@ def _is_singular(matrix: list[list[float]] | None) -> bool:
     if not matrix:
         return False
     steps = np.array(matrix, dtype=np.float64)
+    largest = np.abs(steps).max(axis=0)
+    if (largest == 0).any():
+        return True
+    steps = steps / largest  # numbers beyond 1e154 have no square
     lengths = np.sqrt((steps**2).sum(axis=0))
-    return bool((lengths == 0).any() or abs(np.linalg.det(steps / lengths)) < SINGULAR_BELOW)
+    return bool(abs(np.linalg.det(steps / lengths)) < SINGULAR_BELOW)
 
 
 def _box_problems(bbox: Mapping[str, Any], *, ndim: int | None, spatial_ndim: int | None) -> list[str]:

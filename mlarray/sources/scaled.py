@@ -73,14 +73,15 @@ class ScaledSource(SourceBase):
         """Return the scaled values of ``region``."""
         target = self._target(region, out)
         raw = self._raw.read(region)
-        if not target.flags.c_contiguous:
-            target[...] = self._scale(raw)
+        with np.errstate(over="ignore", invalid="ignore"):  # what no float can hold is infinite
+            if not target.flags.c_contiguous:
+                target[...] = self._scale(raw)
+                return target
+            source, result = raw.reshape(-1), target.reshape(-1)
+            for low in range(0, source.size, _PIECE_ELEMENTS):
+                piece = slice(low, low + _PIECE_ELEMENTS)
+                result[piece] = self._scale(source[piece])
             return target
-        source, result = raw.reshape(-1), target.reshape(-1)
-        for low in range(0, source.size, _PIECE_ELEMENTS):
-            piece = slice(low, low + _PIECE_ELEMENTS)
-            result[piece] = self._scale(source[piece])
-        return target
 
     def close(self) -> None:
         """Close the stored source."""

@@ -115,15 +115,16 @@ class BloscStore:
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, in the stored byte order."""
         shape = region.shape
+        if not region.is_within(self.shape) or (out is not None and out.shape != shape):
+            # blosc2 does not check either, and would read or write outside the buffers.
+            raise IndexError(
+                f"Region {region.start}..{region.stop} does not fit shape {self.shape}"
+                f"{'' if out is None else f' and buffer {out.shape}'}."
+            )
         if out is None:
             out = np.empty(shape, self.dtype)
         if 0 in shape:
             return out
-        if not region.is_within(self.shape) or out.shape != shape:
-            # blosc2 does not check either, and would read or write outside the buffers.
-            raise IndexError(
-                f"Region {region.start}..{region.stop} does not fit shape {self.shape} and buffer {out.shape}."
-            )
         if os.getpid() != self._process:
             self._adopt()
         if self._gatherer is not None:

@@ -33,7 +33,8 @@ class ArrayStore:
         return bool(self.array.flags.writeable)
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
-        """Return a copy of the voxels of ``region``."""
+        """Return a copy of the voxels of ``region``, which lies within the array."""
+        self._refuse_outside(region)
         if out is None:
             return self.array[region.slices].copy()
         out[...] = self.array[region.slices]
@@ -41,7 +42,12 @@ class ArrayStore:
 
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block`` at ``region``."""
+        self._refuse_outside(region)
         self.array[region.slices] = block
+
+    def _refuse_outside(self, region: Region) -> None:
+        if not region.is_within(self.shape):  # as a slice, a negative start would count from the end
+            raise IndexError(f"Region {region.start}..{region.stop} does not fit shape {self.shape}.")
 
     def close(self) -> None:
         """Nothing to release."""

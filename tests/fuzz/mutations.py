@@ -14,6 +14,7 @@ import struct
 import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import lru_cache
 from random import Random
 from typing import Any, TypeAlias
 
@@ -283,13 +284,9 @@ JSON: tuple[Mutation, ...] = (json_tree, json_tree, json_tree, json_tree, number
 
 def operations(random: Random, data: bytes) -> bytes:
     """Drop, double, swap or insert operations of a pickle, or change an argument."""
-    try:
-        starts = [position for _, _, position in pickletools.genops(data) if position is not None]
-    except Exception:
+    pieces = list(_pieces(data))
+    if len(pieces) < 3:
         return bit(random, data)
-    if len(starts) < 3:
-        return bit(random, data)
-    pieces = [data[a:b] for a, b in zip(starts, [*starts[1:], len(data)], strict=True)]
     at, to = random.randrange(len(pieces)), random.randrange(len(pieces))
     kind = random.randrange(6)
     if kind == 0:
@@ -306,6 +303,16 @@ def operations(random: Random, data: bytes) -> bytes:
         head = pieces[at][:1]
         pieces[at] = head + random.choice((bit, one_byte, whole_number, drop))(random, pieces[at][1:] or b"\x00")
     return b"".join(pieces)[:LONGEST]
+
+
+@lru_cache(2000)
+def _pieces(data: bytes) -> tuple[bytes, ...]:
+    """Return the operations of a pickle; nothing where they cannot be told apart."""
+    try:
+        starts = [position for _, _, position in pickletools.genops(data) if position is not None]
+    except Exception:
+        return ()
+    return tuple(data[a:b] for a, b in zip(starts, [*starts[1:], len(data)], strict=True))
 
 
 _OPERATIONS = (

@@ -119,5 +119,5 @@ def _place(error: BaseException) -> str:
 
 
 def _unexpected(error: Exception) -> Finding:
-    told = "".join(traceback.format_exception(error, limit=-12))
-    return Finding(type(error).__name__, _place(error), told[-4000:])
+    frames = [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in traceback.walk_tb(error.__traceback__)]
+    return Finding(type(error).__name__, _place(error), "\n".join([*frames[-8:], f"{type(error).__name__}: {str(error)[:1000]}"]))

@@ -253,9 +253,10 @@ _SHAPES = ((7,), (5, 4), (6, 1, 5), (3, 4, 2, 5), (1,), (8, 9))
 
 
 @cache
-def _arrays(shape: tuple[int, ...]) -> tuple[Any, MLArray]:
+def _arrays(shape: tuple[int, ...]) -> tuple[Any, MLArray, MLArray]:
     values = np.arange(np.prod(shape), dtype=np.int32).reshape(shape)
-    return values, MLArray(values, chunk_size=tuple(max(1, n // 2) for n in shape), block_size=tuple(max(1, n // 3) for n in shape))
+    sizes = {"chunk_size": tuple(max(1, n // 2) for n in shape), "block_size": tuple(max(1, n // 3) for n in shape)}
+    return values, MLArray(values, **sizes), MLArray(values.copy(), compressed=False)
 
 
 def _number(random: Random, extent: int) -> Any:
@@ -317,7 +318,8 @@ def _read_key(folder: Path, files: Files) -> Hashable:
     random = Random(files["key"])
     shape = random.choice(_SHAPES)
     key = _key(random, shape)
-    values, array = _arrays(shape)
+    values, compressed, plain = _arrays(shape)
+    array = compressed if random.random() < 0.7 else plain
     try:
         expected = values[key]
     except _REFUSALS as error:
@@ -336,7 +338,8 @@ def _read_key(folder: Path, files: Files) -> Hashable:
 
 def _compare(key: Any, shape: tuple[int, ...], expected: Any, found: Any) -> None:
     if isinstance(found, Exception):
-        if not isinstance(expected, Exception) and "single boolean" not in str(found):
+        unchecked = np.size(expected) == 0 and "out of bounds" in str(found)  # numpy then looks at no index
+        if not isinstance(expected, Exception) and "single boolean" not in str(found) and not unchecked:
             raise Different(f"{key!r} of {shape}: {found!r} where numpy has {np.shape(expected)}")
     elif isinstance(expected, Exception):
         raise Different(f"{key!r} of {shape}: {np.shape(found)} where numpy has {expected!r}")
