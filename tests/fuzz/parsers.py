@@ -11,7 +11,7 @@ _MODULES = {
     "blosc": ("mla", "mla-records"),
     "volumes": _VOLUMES,
     "words": ("pickle", "metadata", "nnunet-pickle", "yaml", "report", "record", "axes", "key"),
-    "libraries": ("tiff", "dicom", "hdf5", "minc", "ome-zarr"),
+    "libraries": ("tiff", "dicom", "dicom-series", "hdf5", "hdf5-attributes", "minc", "ome-zarr"),
 }
 NAMES = tuple(name for names in _MODULES.values() for name in names)
 
