@@ -63,8 +63,10 @@ class Geometry:
             raise UsageError(f"An affine must be finite, got {affine.tolist()}.")
         if not np.array_equal(affine[-1], [0.0] * (affine.shape[0] - 1) + [1.0]):
             raise UsageError(f"The last row of an affine must be 0 ... 0 1, got {affine[-1].tolist()}.")
-        scale = np.linalg.norm(affine[:-1, :-1], axis=0)
-        if np.any(scale == 0) or abs(np.linalg.det(affine[:-1, :-1] / scale)) < 1e-9:
+        with np.errstate(all="ignore"):  # a step beyond 1e154 has no length, and is singular
+            scale = np.linalg.norm(affine[:-1, :-1], axis=0)
+            size = abs(np.linalg.det(affine[:-1, :-1] / scale)) if np.all(scale > 0) else 0.0
+        if not size >= 1e-9:
             raise UsageError(f"The affine is singular: {affine.tolist()} maps different voxels to one place.")
         affine += 0.0  # turns -0.0, which a flip leaves, into 0.0: equal geometries need equal hashes
         affine.setflags(write=False)

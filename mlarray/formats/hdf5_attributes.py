@@ -31,7 +31,8 @@ from mlarray.storage.integrity import METADATA_RECORD
 METADATA, RECORD = "mla_metadata", "mla_record"
 ELEMENT_SIZE = "element_size_um"
 _OURS = frozenset({METADATA, RECORD, "axes", "spacing", "origin", "direction", "coord_system", "is_seg", ELEMENT_SIZE})
-_STRUCTURAL = frozenset({"DIMENSION_LABELS", "DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"})
+_LABELS = "DIMENSION_LABELS"
+_STRUCTURAL = frozenset({_LABELS, "DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"})
 _MOST_ATTRIBUTES, _LARGEST_ATTRIBUTE = 1000, 64 * 1024
 _LARGEST_METADATA = 64 * 1024 * 1024
 _MICROMETRE = 1e-3
@@ -251,10 +252,11 @@ def _numbers(value: object, count: int) -> tuple[float, ...] | None:
 
 
 def _labels(dataset: Any) -> tuple[str, ...]:
-    try:
-        return tuple(str(dimension.label) for dimension in dataset.dims)
-    except (OSError, RuntimeError, ValueError, KeyError):
+    """Return the names of the axes; HDF5's own call for them crashes on an attribute of another type than it writes."""
+    labels = _attribute(dataset, _LABELS) if _LABELS in dataset.attrs else None
+    if not isinstance(labels, list) or len(labels) != dataset.ndim or not all(isinstance(one, str) for one in labels):
         return ()
+    return tuple(labels)
 
 
 def _plain_attributes(dataset: Any) -> tuple[dict[str, Any], list[Note]]:

@@ -26,6 +26,7 @@ from mlarray.sources.raw import RawLayout, RawSource
 from mlarray.spec import ArraySpec
 
 HEADER_BYTES, VOXELS_AT = 90, 284
+_VERSION = 1
 _SCAN = struct.Struct(">4f")  # behind the voxels: TR, flip angle, TE, TI
 
 
@@ -79,7 +80,9 @@ def _header(path: Path, head: bytes) -> tuple[Any, tuple[int, ...], np.dtype[Any
     from nibabel.spatialimages import HeaderDataError
 
     try:
-        header = MGHHeader(head)
+        header = MGHHeader(head, check=False)  # its check prints
+        if header["version"] != _VERSION:
+            raise HeaderDataError(f"its version is {header['version']}, {_VERSION} can be read")
         dtype = np.dtype(header.get_data_dtype())
     except HeaderDataError as error:
         raise FormatError(f"{path} is no MGH file: {error}.") from error

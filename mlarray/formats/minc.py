@@ -102,7 +102,7 @@ def open_source(path: Path) -> Source:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # a misspelled spacing is taken as regular
             header = _read_hdf5(path) if is_hdf5 else _read_netcdf(path)
-    except (MLArrayError, OSError, MemoryError) as error:
+    except (MLArrayError, OSError) as error:
         if isinstance(error, OSError) and error.errno is None:
             raise FormatError(f"{path} is damaged: {' '.join(str(error).split())}.") from error
         raise
@@ -253,7 +253,17 @@ def _read_netcdf(path: Path) -> MincHeader:
     from nibabel.externals.netcdf import netcdf_file
     from nibabel.minc1 import Minc1File
 
-    file = netcdf_file(str(path), "r", mmap=True)
+    class Quiet(netcdf_file):  # type: ignore[misc]
+        """A file that is closed without a word while arrays refer to its map, which the last of them releases."""
+
+        def close(self) -> None:
+            if hasattr(self, "fp") and not self.fp.closed:
+                self.variables, self._mm_buf, self._mm = {}, None, None
+                self.fp.close()
+
+        __del__ = close
+
+    file = Quiet(str(path), "r", mmap=True)
     try:
         minc = Minc1File(file)
         data = minc._image.data
@@ -266,7 +276,6 @@ def _read_netcdf(path: Path) -> MincHeader:
         ends = [np.array(end.data, dtype=np.float64) for end in (minc._image_min, minc._image_max)]
         header = _header(minc, start, *ends)
     finally:
-        data = root = minc = None  # the map cannot be closed as long as an array refers to it
         file.close()
     return header
 

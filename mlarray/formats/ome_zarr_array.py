@@ -57,7 +57,8 @@ class ZarrVoxels:
                 out[box.relative_to(region).slices] = array[box.slices]
             except BaseException as error:  # also when the process is told to stop
                 _settle(array.store.loop)
-                if not isinstance(error, Exception) or isinstance(error, (OSError, MemoryError)):
+                of_system = isinstance(error, OSError) and error.errno is not None  # gzip's errors are OSErrors, too
+                if not isinstance(error, Exception) or of_system or isinstance(error, MemoryError):
                     raise
                 raise self._damaged(box, error) from error  # codecs raise whatever they like; that names the chunk
 

@@ -16,6 +16,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Protocol, cast
 
+import numpy as np
+
 from mlarray.errors import FormatError, MissingDependencyError, UnknownFormatError, UsageError
 from mlarray.formats.items import Item, split_item
 from mlarray.formats.plugins import all_formats
@@ -240,7 +242,7 @@ def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = 
     choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
     if item is not None:
         choice["item"] = item
-    with _naming(path):
+    with _naming(path), _any_numbers():
         source: Source = cast("Any", module_of(row)).open_source(path, **choice)
         return source
 
@@ -264,7 +266,7 @@ def items_of(path: str | Path) -> tuple[Item, ...]:
         return ()
     if not ((row.folders or row.series) and place.is_dir()):
         _refuse_irregular(place)
-    with _naming(place):
+    with _naming(place), _any_numbers():
         return cast("ItemModule", module_of(row)).items(place)
 
 
@@ -301,6 +303,11 @@ def _naming(path: Path) -> Iterator[None]:
         if str(path) not in error.message:
             error.message = f"{path}: {error.message}"
         raise
+
+
+def _any_numbers() -> np.errstate:
+    """Let headers hold numbers that overflow: what becomes infinite is refused or noted where it is used."""
+    return np.errstate(all="ignore")
 
 
 def _refuse_irregular(path: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import operator
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -26,7 +27,7 @@ from mlarray.formats.tiff_ome import OmeHeader, read_ome
 from mlarray.formats.tiff_scale import Scale, imagej_scale, ome_scale, plain_scale
 from mlarray.formats.tiff_segments import PagedBytes, PageDecoder, PageGrid, PageTable, SegmentSource
 from mlarray.geometry import Geometry
-from mlarray.sources.base import Access, Note, Source, SourceInfo
+from mlarray.sources.base import Access, NDArray, Note, Source, SourceInfo
 from mlarray.sources.bytes import ByteReader, FileBytes, short_data
 from mlarray.sources.raw import RawLayout, RawSource
 from mlarray.spec import ArraySpec
@@ -259,24 +260,33 @@ def _table(path: Path, pages: Sequence[Any], segments: int, page_bytes: int) -> 
     """Return the places of all segments; with one segment a page, of the pages as a whole."""
     numbers: dict[Path, int] = {}
     file = np.zeros(len(pages), np.int64)
-    offsets, counts = (np.zeros((len(pages), segments), np.int64) for _ in range(2))
+    offsets: list[NDArray] = []
+    counts: list[NDArray] = []
     for position, page in enumerate(pages):
         if page is None:
             raise FormatError(f"{path} lacks plane {position} of {len(pages)}.", hint="Copy or export it again.")
         place = Path(page.parent.filehandle.path)
         file[position] = numbers.setdefault(place, len(numbers))
         if page.keyframe.is_final and segments == 1:
-            offsets[position, 0], counts[position, 0] = page.dataoffsets[0], page_bytes
+            offsets.append(_whole(path, page.dataoffsets[:1]))
+            counts.append(np.array([page_bytes]))
             continue
         if min(len(page.dataoffsets), len(page.databytecounts)) < segments:
             raise FormatError(
                 f"{path} names {len(page.dataoffsets)} strips or tiles for plane {position}, which has {segments}.",
                 hint="Copy or export it again.",
             )
-        offsets[position] = page.dataoffsets[:segments]
-        counts[position] = np.where(offsets[position] > 0, page.databytecounts[:segments], 0)
+        offsets.append(_whole(path, page.dataoffsets[:segments]))
+        counts.append(np.where(offsets[-1] > 0, _whole(path, page.databytecounts[:segments]), 0))
     resolved = tuple(path if place.name == path.name else path.parent / place.name for place in numbers)
-    return PageTable(resolved if len(numbers) == 1 else tuple(numbers), file, offsets, counts)
+    return PageTable(resolved if len(numbers) == 1 else tuple(numbers), file, np.stack(offsets), np.stack(counts))
+
+
+def _whole(path: Path, numbers: Sequence[Any]) -> NDArray:
+    try:
+        return np.fromiter(map(operator.index, numbers), np.int64, len(numbers))
+    except (TypeError, OverflowError):
+        raise FormatError(f"{path} has strips or tiles at places that cannot be.") from None
 
 
 def _check_ends(table: PageTable) -> None:

@@ -88,6 +88,8 @@ def follow_chain(path: Path) -> Chain:
                     hint="The file is damaged: write it again from its source.",
                 )
             seen.add(offset)
+            if offset > size:  # also beyond what a file can have
+                raise _cut(path, len(seen), offset + wide, size)
             file.seek(offset)
             head = file.read(wide)
             tags = struct.unpack(count_format, head)[0] if len(head) == wide else 0

@@ -60,6 +60,9 @@ def _shown(value: object) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+_MOST_BITS = 1023  # of a whole number that is surely a float64, too
+
+
 def _scalar(value: object) -> object:
     """Return the Python scalar behind a numpy scalar, a 0-D array or an enum member; anything else as it is."""
     if isinstance(value, Enum):
@@ -73,6 +76,9 @@ def _number(value: object, path: str, problems: Problems) -> object:
     number = _scalar(value)
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         problems.append(f"{path} is {_shown(value)}, a number was expected")
+        return value
+    if isinstance(number, int) and number.bit_length() > _MOST_BITS:
+        problems.append(f"{path} is {_shown(value)}, which is larger than any float")
         return value
     return int(number) if isinstance(number, int) else float(number)
 

@@ -201,8 +201,17 @@ class BloscStore:
             self._schunk.update_chunk(index, data)
 
     def record_names(self) -> tuple[str, ...]:
-        """Names of the records beside the array."""
-        return tuple(self._schunk.vlmeta)
+        """Names of the records beside the array.
+
+        Raises
+        ------
+        FormatError
+            When a name is no text.
+        """
+        try:
+            return tuple(self._schunk.vlmeta)
+        except UnicodeDecodeError as error:
+            raise self._damaged("the name of a record", error) from error
 
     def record_bytes(self, name: str) -> bytes | None:
         """Return a record as stored (a msgpack value), or None where there is none.

@@ -25,9 +25,11 @@ Version: TypeAlias = tuple[int, int, int]
 MAGIC = b"b2frame\x00"
 HEADER_LIMIT_BYTES = 1 << 20
 _FIRST_READ_BYTES = 512
+_MOST_AXES = 15  # of an msgpack array with a short head
 _METALAYERS_AT = 87  # FRAME_HEADER_MINLEN of c-blosc2
 # The fields before, as msgpack writes them: a type byte before each value. c-blosc2 reads them at fixed places, too.
 _FIELDS = struct.Struct(">BB8sBiBQB4sBqBq")
+_SIZES, _SIZES_AT = struct.Struct(">BiBiBi"), 47  # of an element, a block and a chunk
 _FIELD_TYPES = (0x9E, 0xA8, 0xD2, 0xCF, 0xA4, 0xD3, 0xD3)
 _TO_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
 _ALLOWED_METALAYERS = frozenset({"b2nd", "med_blosc2"})
@@ -153,6 +155,7 @@ def read_header(path: Path) -> FrameHeader:
             f"{path} is not an array file: its fixed metalayers are {kinds}, an array has only 'b2nd'.",
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
+    _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
     return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, _version(status), seconds)
 
 
@@ -299,6 +302,27 @@ def _parse(path: Path, head: bytes) -> tuple[int, int, int, dict[str, bytes]]:
 def replaced(path: Path) -> FormatError:
     """Return the error for a file that is no longer the one that was opened."""
     return FormatError(f"{path} was replaced or removed after it was opened.", hint="Open it again.")
+
+
+def _refuse_layer(path: Path, head: bytes, data_bytes: int, layer: bytes) -> None:
+    """Raise where the description of an array is not laid out as c-blosc2 reads it, or does not fit the sizes before it.
+
+    It finds that out itself, and leaves the file open for ever (4.14.1).
+    """
+    axes = layer[2] if len(layer) > 2 else 0
+    at, places = 3, []
+    for mark, code in ((0xD3, "q"), (0xD2, "i"), (0xD2, "i")):
+        form = struct.Struct(">" + f"B{code}" * axes)
+        if not 0 < axes <= _MOST_AXES or len(layer) < at + 1 + form.size or layer[at] != 0x90 + axes:
+            raise _damaged(path, "the description of its array cannot be parsed")
+        numbers = form.unpack_from(layer, at + 1)
+        if set(numbers[::2]) != {mark}:
+            raise _damaged(path, "the description of its array cannot be parsed")
+        places.append(numbers[1::2])
+        at += 1 + form.size
+    _, item, _, block, _, chunk = _SIZES.unpack_from(head, _SIZES_AT)
+    frame = FrameSizes(-(-data_bytes // chunk) if chunk > 0 else 0, chunk, block, item)
+    refuse_contradictions(path, frame, shape=places[0], chunks=places[1], blocks=places[2], itemsize=item)
 
 
 def _damaged(path: Path, what: str) -> FormatError:

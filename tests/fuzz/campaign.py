@@ -43,7 +43,7 @@ _SHARED_BYTES = 4 << 20
 
 @dataclass(slots=True)
 class Result:
-    """What a campaign showed: executions, seconds, and per finding the first input and how often it came."""
+    """What a campaign showed: executions, seconds of processor time, and per finding the first input and how often it came."""
 
     runs: int = 0
     seconds: float = 0.0
@@ -114,14 +114,14 @@ def _run(
     tell: Callable[[Result], None] | None = None,
 ) -> Result:
     result, kinds = Result(), set[Hashable]()
-    began = time.monotonic()
+    spent = _spent()
     base = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
     scratch = Path(tempfile.mkdtemp(prefix="mlarray-fuzz-", dir=base))
     shared = mmap.mmap(-1, _SHARED_BYTES)
     try:
-        while result.runs < count and (seconds is None or time.monotonic() - began < seconds):
+        while result.runs < count and (seconds is None or result.seconds < seconds):
             limit = min(CHILD_RUNS, count - result.runs)
-            until = None if seconds is None else began + seconds
+            until = None if seconds is None else seconds - result.seconds
             random = Random(f"{seed} {result.runs}")
             shared[: _HEAD.size] = _HEAD.pack(0, 0)
             child = os.fork()
@@ -142,7 +142,7 @@ def _run(
             if not runs and status:
                 raise RuntimeError(f"A child of {parser.name} ended before its first input, status {status}.")
             result.runs += runs
-            result.seconds, result.kinds = time.monotonic() - began, len(kinds)
+            result.seconds, result.kinds = _spent() - spent, len(kinds)
             if tell is not None:
                 tell(result)
             if not runs or (runs < limit and not (hung or status) and seconds is None):
@@ -151,6 +151,11 @@ def _run(
         shared.close()
         shutil.rmtree(scratch, ignore_errors=True)
     return result
+
+
+def _spent() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _ended(status: int, hung: bool, scratch: Path) -> Finding:
@@ -237,9 +242,9 @@ def _work(
     sys.unraisablehook = lambda told: unraisable.append(f"{told.exc_type.__name__}: {told.exc_value} in {told.object!r}")
     work = scratch / f"{os.getpid()}"
     work.mkdir()
-    watch = _Watch()
+    watch, parent = _Watch(), os.getppid()
     for index, files in enumerate(inputs):
-        if index == limit or (until is not None and time.monotonic() > until):
+        if index == limit or (until is not None and time.process_time() > until) or os.getppid() != parent:
             break
         data = pack(files)[: _SHARED_BYTES - _HEAD.size]
         shared[: _HEAD.size + len(data)] = _HEAD.pack(index + 1, len(data)) + data

@@ -11,6 +11,7 @@ import json
 import pickletools
 import re
 import struct
+import warnings
 import zlib
 from collections.abc import Callable, Sequence
 from copy import deepcopy
@@ -309,7 +310,9 @@ def operations(random: Random, data: bytes) -> bytes:
 def _pieces(data: bytes) -> tuple[bytes, ...]:
     """Return the operations of a pickle; nothing where they cannot be told apart."""
     try:
-        starts = [position for _, _, position in pickletools.genops(data) if position is not None]
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            starts = [position for _, _, position in pickletools.genops(data) if position is not None]
     except Exception:
         return ()
     return tuple(data[a:b] for a, b in zip(starts, [*starts[1:], len(data)], strict=True))

@@ -83,7 +83,8 @@ def outcome(parser: Parser, folder: Path, files: Files) -> Finding | Hashable:
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if not issubclass(category, (MetadataWarning, FormatWarning)):
-            told.append(f"{category.__name__} from {filename}:{lineno}: {message}")
+            frames = [f"{one.filename}:{one.lineno}" for one in traceback.extract_stack(limit=25) if "/mlarray/" in one.filename]
+            told.append(f"{category.__name__} from {filename}:{lineno} < {' < '.join(frames[:-4:-1])}: {message}")
 
     if parser.on_disk:
         write(folder, files)
@@ -96,7 +97,7 @@ def outcome(parser: Parser, folder: Path, files: Files) -> Finding | Hashable:
         if len(text := str(error)) > LONGEST_MESSAGE:
             return Finding("message", _place(error), f"{len(text)} characters: {text[:200]}")
     except OSError as error:
-        if error.errno is None:
+        if error.errno is None and not isinstance(error, FileNotFoundError):
             return _unexpected(error)
         result = (type(error).__name__, error.errno)
     except Exception as error:
