@@ -364,7 +364,9 @@ def _pydicom_decoder(syntax: str) -> Any | None:
     from pydicom.uid import UID
 
     try:
-        decoder = get_decoder(UID(syntax, validation_mode=IGNORE))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what is no UID
+            decoder = get_decoder(UID(syntax, validation_mode=IGNORE))
     except RuntimeError:  # there is no decoder of that name
         return None
     return decoder if decoder.is_available else None
