@@ -21,11 +21,12 @@ from mlarray.storage.allocate import LAYOUT_RECORD, layout_of
 from mlarray.storage.blosc import BloscStore, open_store
 from mlarray.storage.contents import AXES_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, stored_axes, stored_metadata
 from mlarray.storage.measured import statistics_of
+from mlarray.storage.salvage import salvage
 from mlarray_convert.verify import check_file
 from tests.fuzz.inputs import Files
 from tests.fuzz.mutations import BYTES, fields, operations, tree, unzipped
 from tests.fuzz.parser import Parser
-from tests.fuzz.reading import ReadImage
+from tests.fuzz.reading import ReadImage, WrongVoxels
 
 _SHAPE = (12, 11, 10)
 # The header of a contiguous frame, and behind it the metalayer of the array with its shape, chunks and blocks.
@@ -54,6 +55,21 @@ def _seeds(folder: Path) -> list[Files]:
     return seeds
 
 
+def _save_rest(path: Path, target: Path) -> None:
+    """Salvage a file; what comes of that is a file that can be read."""
+    try:
+        salvage(path, target)
+        MLArray.load(target)
+    except MLArrayError:
+        if target.exists():
+            raise WrongVoxels("what was salvaged cannot be read") from None
+    finally:
+        target.unlink(missing_ok=True)
+
+
+_WAYS: Any = (("r", None), (None, "lazy"), ("r", "full"))
+
+
 def _read_all(folder: Path, files: Files) -> Hashable:
     """Read a file as a source, as an array mapped and not, and check it."""
     path = folder / "a.mla"
@@ -61,8 +77,8 @@ def _read_all(folder: Path, files: Files) -> Hashable:
     kind: Hashable = None
     try:
         kind = ReadImage("a.mla")(folder, files)
-        for mapped in ("r", None):
-            with MLArray.open(path, mmap_mode=mapped) as array:
+        for mapped, verify in _WAYS:
+            with MLArray.open(path, mmap_mode=mapped, verify=verify) as array:
                 assert array.shape is not None
                 if array.size * array.dtype.itemsize <= 1 << 21:
                     array.to_numpy()
@@ -72,6 +88,8 @@ def _read_all(folder: Path, files: Files) -> Hashable:
     except MLArrayError as error:
         refused = error
     checked = check_file(path).ok
+    if not checked or len(files["a.mla"]) % 8 == 0:
+        _save_rest(path, folder / "rest.mla")
     if refused is not None:
         raise refused
     return kind, checked
