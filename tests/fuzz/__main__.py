@@ -25,7 +25,9 @@ def main(arguments: list[str] | None = None) -> int:
     reader.add_argument("--ci", action="store_true", help="as many executions as the test of the parser")
     reader.add_argument("--seed", type=int, default=0)
     reader.add_argument("--seconds", type=float, help="stop a parser after this processor time")
-    reader.add_argument("--keep", type=Path, nargs="?", const=CORPUS, help="write what is found to this folder (the corpus)")
+    reader.add_argument(
+        "--keep", type=Path, nargs="?", const=CORPUS, help="write what is found to this folder (the corpus)"
+    )
     given = reader.parse_args(arguments)
     failed = False
     for name in NAMES if given.parser == "all" else [given.parser]:
@@ -51,7 +53,8 @@ def _progress(result: Result) -> None:
 def _report(parser: Parser, what: str, result: Result) -> None:
     rate = result.runs / max(result.seconds, 1e-9)
     print(
-        f"{parser.name} {what}: {result.runs} executions, {rate:.0f} a second of processor time, {result.kinds} kinds of results, "
+        f"{parser.name} {what}: {result.runs} executions, {rate:.0f} a second of processor time, "
+        f"{result.kinds} kinds of results, "
         f"{len(result.findings)} findings",
         flush=True,
     )

@@ -31,11 +31,41 @@ from tests.fuzz.reading import ReadImage, WrongVoxels
 _SHAPE = (12, 11, 10)
 # The header of a contiguous frame, and behind it the metalayer of the array with its shape, chunks and blocks.
 _HEADER = (
-    *((0, ">B"), (1, ">B"), (10, ">B"), (11, ">i"), (15, ">B"), (16, ">Q"), (24, ">B"), (25, ">B"), (26, ">B"), (27, ">B")),
-    *((28, ">B"), (29, ">B"), (30, ">q"), (38, ">B"), (39, ">q"), (47, ">B"), (48, ">i"), (52, ">B"), (53, ">i"), (57, ">B")),
+    *(
+        (0, ">B"),
+        (1, ">B"),
+        (10, ">B"),
+        (11, ">i"),
+        (15, ">B"),
+        (16, ">Q"),
+        (24, ">B"),
+        (25, ">B"),
+        (26, ">B"),
+        (27, ">B"),
+    ),
+    *(
+        (28, ">B"),
+        (29, ">B"),
+        (30, ">q"),
+        (38, ">B"),
+        (39, ">q"),
+        (47, ">B"),
+        (48, ">i"),
+        (52, ">B"),
+        (53, ">i"),
+        (57, ">B"),
+    ),
     *((58, ">i"), (62, ">B"), (63, ">h"), (65, ">B"), (66, ">h"), (68, ">B"), *((at, ">B") for at in range(69, 110))),
 )
-_RECORDS = (integrity.METADATA_RECORD, AXES_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, LAYOUT_RECORD, "mla_integrity", "mla_statistics")
+_RECORDS = (
+    integrity.METADATA_RECORD,
+    AXES_RECORD,
+    CONVERSION_RECORD,
+    LOCATIONS_RECORD,
+    LAYOUT_RECORD,
+    "mla_integrity",
+    "mla_statistics",
+)
 
 
 def _seeds(folder: Path) -> list[Files]:
@@ -102,7 +132,9 @@ def _frame_fields(random: Random, data: bytes) -> bytes:
         return data
     at = random.choice(places)
     code = ">i" if data[at] == 0xD2 else ">q"
-    value = random.choice((0, 1, -1, 2, 5, 6, 7, 12, 13, 24, 2**31 - 1, -(2**31), *(() if code == ">i" else (2**40, 2**63 - 1))))
+    value = random.choice(
+        (0, 1, -1, 2, 5, 6, 7, 12, 13, 24, 2**31 - 1, -(2**31), *(() if code == ">i" else (2**40, 2**63 - 1)))
+    )
     return data[: at + 1] + struct.pack(code, value) + data[at + 1 + struct.calcsize(code) :]
 
 
@@ -119,7 +151,13 @@ def _record_seeds(folder: Path) -> list[Files]:
     from mlarray.formats.nnunet_case import header_of
     from mlarray.streaming.recorded import record_statistics
 
-    array = MLArray(np.arange(1320, dtype=np.int16).reshape(_SHAPE), chunk_size=(6, 6, 6), block_size=(4, 4, 4), axes="zyx", meta={"k": [1.5]})
+    array = MLArray(
+        np.arange(1320, dtype=np.int16).reshape(_SHAPE),
+        chunk_size=(6, 6, 6),
+        block_size=(4, 4, 4),
+        axes="zyx",
+        meta={"k": [1.5]},
+    )
     array.save(folder / "a.mla")
     from mlarray.formats.registry import open_source
 
@@ -128,7 +166,9 @@ def _record_seeds(folder: Path) -> list[Files]:
     store = open_store(folder / "a.mla")
     files = {name: store.record_bytes(name) or b"\x80" for name in store.record_names()}
     voxels = np.array([[0, 1, 2, 3], [0, 2, 2, 2]], np.int64)
-    _, locations = header_of({"spacing": [1, 1, 1], "class_locations": {1: voxels, (1, 2): voxels, 3: []}}, (1, *_SHAPE))
+    _, locations = header_of(
+        {"spacing": [1, 1, 1], "class_locations": {1: voxels, (1, 2): voxels, 3: []}}, (1, *_SHAPE)
+    )
     files[LOCATIONS_RECORD] = msgpack.packb(locations)
     files[CONVERSION_RECORD] = msgpack.packb('{"tool": "mlarray", "sources": [], "settings": {}}')
     return [files, {name: data for name, data in files.items() if name != "mla_integrity"}]

@@ -239,7 +239,9 @@ def _work(
     faulthandler.register(signal.SIGPROF, all_threads=False, chain=True)
     warnings.simplefilter("always")
     unraisable: list[str] = []
-    sys.unraisablehook = lambda told: unraisable.append(f"{told.exc_type.__name__}: {told.exc_value} in {told.object!r}")
+    sys.unraisablehook = lambda told: unraisable.append(
+        f"{told.exc_type.__name__}: {told.exc_value} in {told.object!r}"
+    )
     work = scratch / f"{os.getpid()}"
     work.mkdir()
     watch, parent = _Watch(), os.getppid()

@@ -80,16 +80,63 @@ def directory(random: Random, data: bytes) -> bytes:
         return data
     limit = 1 << 8 * struct.calcsize(code)
     old = struct.unpack_from(f"{order}{code}", data, entry + offset)[0]
-    tags = (254, 256, 257, 258, 259, 262, 270, 273, 277, 278, 279, 282, 284, 296, 317, 320, 322, 323, 324, 325, 330, 338, 339, 33628, 50838)
+    tags = (
+        254,
+        256,
+        257,
+        258,
+        259,
+        262,
+        270,
+        273,
+        277,
+        278,
+        279,
+        282,
+        284,
+        296,
+        317,
+        320,
+        322,
+        323,
+        324,
+        325,
+        330,
+        338,
+        339,
+        33628,
+        50838,
+    )
     near = (old + 1, old - 1, old * 2, 0, len(data), random.choice(tags), random.randrange(20))
     value = random.choice((*near, random.choice(WIDE))) % limit
-    return data[: entry + offset] + struct.pack(f"{order}{code}", value) + data[entry + offset + struct.calcsize(code) :]
+    return (
+        data[: entry + offset] + struct.pack(f"{order}{code}", value) + data[entry + offset + struct.calcsize(code) :]
+    )
 
 
 # --- DICOM ---------------------------------------------------------------------------------------------------------------
 
 _LONG = (b"OB", b"OW", b"SQ", b"UN", b"UT", b"OF", b"OD", b"OL", b"UC", b"UR")
-_TYPES = (b"DS", b"IS", b"US", b"SS", b"UI", b"LO", b"FD", b"FL", b"CS", b"PN", b"SQ", b"UN", b"OW", b"OB", b"AT", b"TM", b"DA", b"??")
+_TYPES = (
+    b"DS",
+    b"IS",
+    b"US",
+    b"SS",
+    b"UI",
+    b"LO",
+    b"FD",
+    b"FL",
+    b"CS",
+    b"PN",
+    b"SQ",
+    b"UN",
+    b"OW",
+    b"OB",
+    b"AT",
+    b"TM",
+    b"DA",
+    b"??",
+)
 
 
 def _dicom_seeds(folder: Path) -> list[Files]:
@@ -105,14 +152,26 @@ def _dicom_seeds(folder: Path) -> list[Files]:
         write(folder / "big", plane(3), syntax=OTHER_ORDERS["big"]),
         write(folder / "bits", plane(3, dtype="uint16"), BitsStored=12, NumberOfFrames=1, PixelPaddingValue=0),
     ]
-    places = [{"PlanePositionSequence": {"ImagePositionPatient": [0, 0, float(z)]}, "FrameContentSequence": {"StackID": "1"}} for z in range(3)]
-    shared = {"PlaneOrientationSequence": {"ImageOrientationPatient": [1, 0, 0, 0, 1, 0]}, "PixelMeasuresSequence": {"PixelSpacing": [1, 2]}}
+    places = [
+        {"PlanePositionSequence": {"ImagePositionPatient": [0, 0, float(z)]}, "FrameContentSequence": {"StackID": "1"}}
+        for z in range(3)
+    ]
+    shared = {
+        "PlaneOrientationSequence": {"ImageOrientationPatient": [1, 0, 0, 0, 1, 0]},
+        "PixelMeasuresSequence": {"PixelSpacing": [1, 2]},
+    }
     paths.append(enhanced(folder / "enhanced", np.arange(48, dtype=np.int16).reshape(3, 4, 4), places, shared))
     packed = dcmread(paths[0])
     packed.compress(RLELossless)
     packed.save_as(folder / "rle")
     paths.append(folder / "rle")
-    shipped = ("MR_small_jp2klossless.dcm", "MR_small_jpeg_ls_lossless.dcm", "image_dfl.dcm", "rtdose_1frame.dcm", "SC_rgb_jpeg.dcm")
+    shipped = (
+        "MR_small_jp2klossless.dcm",
+        "MR_small_jpeg_ls_lossless.dcm",
+        "image_dfl.dcm",
+        "rtdose_1frame.dcm",
+        "SC_rgb_jpeg.dcm",
+    )
     found = [Path(str(one)) for name in shipped if (one := get_testdata_file(name, download=False)) is not None]
     return [{"a.dcm": path.read_bytes()} for path in [*paths, *found] if path.stat().st_size < 9000]
 
@@ -157,9 +216,15 @@ def elements(random: Random, data: bytes) -> bytes:
         return data[: start + 4] + random.choice(_TYPES) + data[start + 6 :]
     if kind == 3:
         at = value - (4 if data[start + 4 : start + 6] in _LONG else 2)
-        return data[:at] + random.choice((bytes(value - at), b"\xff" * (value - at), random.randbytes(value - at))) + data[value:]
+        return (
+            data[:at]
+            + random.choice((bytes(value - at), b"\xff" * (value - at), random.randbytes(value - at)))
+            + data[value:]
+        )
     if kind == 4:
-        new = random.choice((struct.pack("<d", random.choice(REAL)), struct.pack("<Q", random.choice(WIDE)), b""))[: random.choice((2, 4, 8))]
+        new = random.choice((struct.pack("<d", random.choice(REAL)), struct.pack("<Q", random.choice(WIDE)), b""))[
+            : random.choice((2, 4, 8))
+        ]
     elif kind == 5:
         new = b"\\".join(token(random)[:40] for _ in range(random.choice((1, 2, 3, 6, 7))))
     elif kind == 6:
@@ -185,7 +250,9 @@ def _hdf5_seeds(folder: Path) -> list[Files]:
     from tests.conformance.text_header_files import fill
 
     seeds: list[Files] = []
-    for number, options in enumerate(({}, {"chunks": (2, 2, 5), "compression": "gzip", "shuffle": True}, {"chunks": (1, 4, 5), "fletcher32": True})):
+    for number, options in enumerate(
+        ({}, {"chunks": (2, 2, 5), "compression": "gzip", "shuffle": True}, {"chunks": (1, 4, 5), "fletcher32": True})
+    ):
         path = folder / f"{number}.h5"
         with h5py.File(path, "w") as file:
             dataset = file.create_dataset("raw", data=RAMP, **options)
@@ -194,7 +261,9 @@ def _hdf5_seeds(folder: Path) -> list[Files]:
             file.create_dataset("text", data="hello")
         seeds.append({"a.h5": path.read_bytes()})
     spec = ArraySpec(RAMP.shape, RAMP.dtype, parse_axes("zyx"), Geometry(np.diag([3.0, 2.0, 1.0, 1.0]), "LPS"))
-    sink = hdf5.open_sink(folder / "ours.h5", spec, SourceInfo(), SinkOptions({"codec": "gzip"}, record={"tool": "mlarray"}))
+    sink = hdf5.open_sink(
+        folder / "ours.h5", spec, SourceInfo(), SinkOptions({"codec": "gzip"}, record={"tool": "mlarray"})
+    )
     fill(sink, RAMP)
     return [*seeds, {"a.h5": (folder / "ours.h5").read_bytes()}]
 
@@ -208,8 +277,16 @@ def _attribute_seeds(folder: Path) -> list[Files]:
         path.write_bytes(files["a.h5"])
         with h5py.File(path) as file:
             for name in file:
-                found.append({"a.json": json.dumps({key: _listed(value) for key, value in file[name].attrs.items()}).encode()})
-    return [*found, {"a.json": b'{"axistags": "{\\"axes\\": [{\\"key\\": \\"z\\", \\"typeFlags\\": 2, \\"resolution\\": 2}]}", "CLASS": "IMAGE"}'}]
+                found.append(
+                    {"a.json": json.dumps({key: _listed(value) for key, value in file[name].attrs.items()}).encode()}
+                )
+    return [
+        *found,
+        {"a.json": json.dumps(_AXIS_TAGS).encode()},
+    ]
+
+
+_AXIS_TAGS = {"axistags": json.dumps({"axes": [{"key": "z", "typeFlags": 2, "resolution": 2}]}), "CLASS": "IMAGE"}
 
 
 def _listed(value: Any) -> Any:
@@ -250,7 +327,9 @@ def _minc_seeds(folder: Path) -> list[Files]:
     from tests.conformance.test_minc import write_minc2
 
     data = Path(nibabel.__file__).parent / "tests" / "data"
-    seeds: list[Files] = [{"a.mnc": (data / name).read_bytes()} for name in ("tiny.mnc", "minc1_1_scale.mnc", "minc1-no-att.mnc")]
+    seeds: list[Files] = [
+        {"a.mnc": (data / name).read_bytes()} for name in ("tiny.mnc", "minc1_1_scale.mnc", "minc1-no-att.mnc")
+    ]
     write_minc2(folder / "two.mnc", RAMP, np.arange(3.0), np.arange(3.0) + 5)
     return [*seeds, {"a.mnc": (folder / "two.mnc").read_bytes()}]
 
@@ -279,7 +358,13 @@ def _zarr_seeds(folder: Path) -> list[Files]:
         write_image(path, RAMP, entry, **one)
         seeds.append(files_below(path.parent))
     labelled = folder / "labels" / "a.ome.zarr"
-    write_image(labelled, RAMP, multiscale("zyx"), chunks=(3, 4, 5), extra={"omero": {"channels": [{"window": {"start": 0, "end": 9}}]}})
+    write_image(
+        labelled,
+        RAMP,
+        multiscale("zyx"),
+        chunks=(3, 4, 5),
+        extra={"omero": {"channels": [{"window": {"start": 0, "end": 9}}]}},
+    )
     labels = zarr.open_group(labelled / "labels", mode="w")
     labels.attrs["ome"] = {"labels": ["a"]}
     write_image(labelled / "labels" / "a", RAMP, multiscale("zyx"), chunks=(3, 4, 5))
@@ -289,7 +374,7 @@ def _zarr_seeds(folder: Path) -> list[Files]:
     return [*seeds, files_below(plain)]
 
 
-_ZARR = {name: JSON for name in ("zarr.json", ".zattrs", ".zarray", ".zgroup", ".zmetadata")}
+_ZARR = dict.fromkeys(("zarr.json", ".zattrs", ".zarray", ".zgroup", ".zmetadata"), JSON)
 
 PARSERS = (
     Parser("tiff", ReadImage("a.tif", items=True), _tiff_seeds, {"": (directory, directory, *TEXT[:1])}, 1000),

@@ -24,17 +24,121 @@ Mutation: TypeAlias = Callable[[Random, bytes], bytes]
 LONGEST = 64 * 1024
 WHOLE = (0, 1, 2, 3, 7, 8, 16, 127, 128, 255, 256, 32767, 32768, 65535, 65536, 2**24, 2**31 - 1, 2**31, 2**32 - 1)
 WIDE = (*WHOLE, 2**32, 2**40, 2**53, 2**62, 2**63 - 1, 2**63, 2**64 - 1)
-REAL = (0.0, -0.0, 1.0, -1.0, 0.5, 1e-300, 5e-324, 1e-38, 1e38, 1e300, -1e300, 1e16, float("inf"), float("-inf"), float("nan"))
+REAL = (
+    0.0,
+    -0.0,
+    1.0,
+    -1.0,
+    0.5,
+    1e-300,
+    5e-324,
+    1e-38,
+    1e38,
+    1e300,
+    -1e300,
+    1e16,
+    float("inf"),
+    float("-inf"),
+    float("nan"),
+)
 TOKENS = (
-    *("0", "-1", "1", "2", "3", "17", "255", "65536", "2147483648", "99999999999999999999", "-0", "1e400", "1e-400", "nan"),
-    *("inf", "-inf", "none", "true", "null", "", " ", "?", "%d", "%s%s%s", "a", "é", "\udc80", "\x00", "\x1b[31m", "(1,2,3)"),
-    *("9" * 5000, "(" * 300, "[" * 3000, "..", "../a", "/etc/passwd", "~", "LIST", "a" * 300, "1,2", "1 2 3 4 5 6 7 8 9"),
-    *("1.5", "0x10", "1_0", "١", "+5", "1e3", "NaN", "0 0 0", "-1 -1 -1", "1e308 1e308 1e308", "False", "{}", "[]", '"'),
+    *(
+        "0",
+        "-1",
+        "1",
+        "2",
+        "3",
+        "17",
+        "255",
+        "65536",
+        "2147483648",
+        "99999999999999999999",
+        "-0",
+        "1e400",
+        "1e-400",
+        "nan",
+    ),
+    *(
+        "inf",
+        "-inf",
+        "none",
+        "true",
+        "null",
+        "",
+        " ",
+        "?",
+        "%d",
+        "%s%s%s",
+        "a",
+        "é",
+        "\udc80",
+        "\x00",
+        "\x1b[31m",
+        "(1,2,3)",
+    ),
+    *(
+        "9" * 5000,
+        "(" * 300,
+        "[" * 3000,
+        "..",
+        "../a",
+        "/etc/passwd",
+        "~",
+        "LIST",
+        "a" * 300,
+        "1,2",
+        "1 2 3 4 5 6 7 8 9",
+    ),
+    *(
+        "1.5",
+        "0x10",
+        "1_0",
+        "١",
+        "+5",
+        "1e3",
+        "NaN",
+        "0 0 0",
+        "-1 -1 -1",
+        "1e308 1e308 1e308",
+        "False",
+        "{}",
+        "[]",
+        '"',
+    ),
 )
 JSON_VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 2**31, 2**53, 2**63, 2**64, -(2**63), 10**30, 10**400, 0.5, 1e308, -0.0, 1e-320),
-    *("", "a", "0", "é", "\ud800", "\x00", "a" * 300, "1" * 5000, "../a", "/etc", "NaN", [], {}, [[]], [{}], [None], {"a": 1}),
-    *([0], [0, 0, 0], [1, 2, 3, 4, 5, 6, 7], [-1], ["a"], [1.5, "x"], [[1, 2], [3]], {"name": 1}, {"name": None}, {"": {}}),
+    *(
+        "",
+        "a",
+        "0",
+        "é",
+        "\ud800",
+        "\x00",
+        "a" * 300,
+        "1" * 5000,
+        "../a",
+        "/etc",
+        "NaN",
+        [],
+        {},
+        [[]],
+        [{}],
+        [None],
+        {"a": 1},
+    ),
+    *(
+        [0],
+        [0, 0, 0],
+        [1, 2, 3, 4, 5, 6, 7],
+        [-1],
+        ["a"],
+        [1.5, "x"],
+        [[1, 2], [3]],
+        {"name": 1},
+        {"name": None},
+        {"": {}},
+    ),
     *(float("nan"), float("inf"), float("-inf")),
 )
 _NUMBER = re.compile(rb"[-+]?\d+(?:\.\d+)?(?:[eE][-+]?\d+)?")
@@ -48,7 +152,11 @@ def _place(random: Random, size: int) -> int:
     """Return a place in a file: half of the time among the first bytes, where headers are."""
     if size < 2:
         return 0
-    return random.randrange(min(size, random.choice((16, 64, 352, 600, 2000)))) if random.random() < 0.5 else random.randrange(size)
+    return (
+        random.randrange(min(size, random.choice((16, 64, 352, 600, 2000))))
+        if random.random() < 0.5
+        else random.randrange(size)
+    )
 
 
 def bit(random: Random, data: bytes) -> bytes:
@@ -96,7 +204,11 @@ def move(random: Random, data: bytes) -> bytes:
 
 def blank(random: Random, data: bytes) -> bytes:
     at, length = _place(random, len(data)), random.choice((2, 4, 8, 64, 4096))
-    return data[:at] + random.choice((b"\x00", b"\xff", b" "))[:1] * min(length, max(0, len(data) - at)) + data[at + length :]
+    return (
+        data[:at]
+        + random.choice((b"\x00", b"\xff", b" "))[:1] * min(length, max(0, len(data) - at))
+        + data[at + length :]
+    )
 
 
 def whole_number(random: Random, data: bytes) -> bytes:
@@ -319,14 +431,95 @@ def _pieces(data: bytes) -> tuple[bytes, ...]:
 
 
 _OPERATIONS = (
-    *(b"N", b"\x88", b")", b"]", b"}", b"(", b".", b"a", b"e", b"l", b"s", b"u", b"d", b"t", b"\x85", b"\x86", b"\x87", b"0"),
-    *(b"1", b"2", b"\x94", b"R", b"\x81", b"b", b"\x93", b"h\x00", b"h\x05", b"q\x00", b"K\xff", b"M\xff\xff", b"J\xff\xff\xff\xff"),
-    *(b"I1\n", b"L9999999999999L\n", b"F1e999\n", b"Fnan\n", b"V\\ud800\n", b"S'a'\n", b"p0\n", b"p-1\n", b"g99\n", b"gx\n"),
-    *(b"I1_0\n", b"p99999999999999999999\n", b"Ix\n", b"F_\n", b"c__builtin__\nset\n", b"cnumpy\nndarray\n", b"cnumpy\ndtype\n"),
-    *(b"cnumpy.core.multiarray\nscalar\n", b"cnumpy.core.multiarray\n_reconstruct\n", b"c_codecs\nencode\n", b"c__builtin__\ncomplex\n"),
-    *(b"ccollections\nOrderedDict\n", b"cos\nsystem\n", b"\x8a\x01\xff", b"\x8b\xff\xff\xff\x7f", b"X\xff\xff\xff\xff", b"\x8c\x01a"),
-    *(b"C\x01a", b"\x8d" + b"\xff" * 8, b"\x95" + b"\xff" * 8, b"\x96" + b"\x01" + bytes(7) + b"a", b"G\x7f\xf0" + bytes(6)),
-    *(b"\x8a\xff" + b"\xff" * 255, b"r\xff\xff\xff\xff", b"j\xff\xff\xff\xff", b"o", b"i", b"Q", b"P1\n", b"\x82\x01", b"\x8f", b"\x91"),
+    *(
+        b"N",
+        b"\x88",
+        b")",
+        b"]",
+        b"}",
+        b"(",
+        b".",
+        b"a",
+        b"e",
+        b"l",
+        b"s",
+        b"u",
+        b"d",
+        b"t",
+        b"\x85",
+        b"\x86",
+        b"\x87",
+        b"0",
+    ),
+    *(
+        b"1",
+        b"2",
+        b"\x94",
+        b"R",
+        b"\x81",
+        b"b",
+        b"\x93",
+        b"h\x00",
+        b"h\x05",
+        b"q\x00",
+        b"K\xff",
+        b"M\xff\xff",
+        b"J\xff\xff\xff\xff",
+    ),
+    *(
+        b"I1\n",
+        b"L9999999999999L\n",
+        b"F1e999\n",
+        b"Fnan\n",
+        b"V\\ud800\n",
+        b"S'a'\n",
+        b"p0\n",
+        b"p-1\n",
+        b"g99\n",
+        b"gx\n",
+    ),
+    *(
+        b"I1_0\n",
+        b"p99999999999999999999\n",
+        b"Ix\n",
+        b"F_\n",
+        b"c__builtin__\nset\n",
+        b"cnumpy\nndarray\n",
+        b"cnumpy\ndtype\n",
+    ),
+    *(
+        b"cnumpy.core.multiarray\nscalar\n",
+        b"cnumpy.core.multiarray\n_reconstruct\n",
+        b"c_codecs\nencode\n",
+        b"c__builtin__\ncomplex\n",
+    ),
+    *(
+        b"ccollections\nOrderedDict\n",
+        b"cos\nsystem\n",
+        b"\x8a\x01\xff",
+        b"\x8b\xff\xff\xff\x7f",
+        b"X\xff\xff\xff\xff",
+        b"\x8c\x01a",
+    ),
+    *(
+        b"C\x01a",
+        b"\x8d" + b"\xff" * 8,
+        b"\x95" + b"\xff" * 8,
+        b"\x96" + b"\x01" + bytes(7) + b"a",
+        b"G\x7f\xf0" + bytes(6),
+    ),
+    *(
+        b"\x8a\xff" + b"\xff" * 255,
+        b"r\xff\xff\xff\xff",
+        b"j\xff\xff\xff\xff",
+        b"o",
+        b"i",
+        b"Q",
+        b"P1\n",
+        b"\x82\x01",
+        b"\x8f",
+        b"\x91",
+    ),
 )
 
 

@@ -83,7 +83,11 @@ def outcome(parser: Parser, folder: Path, files: Files) -> Finding | Hashable:
 
     def show(message: Warning | str, category: type[Warning], filename: str, lineno: int, *_: object) -> None:
         if not issubclass(category, (MetadataWarning, FormatWarning)):
-            frames = [f"{one.filename}:{one.lineno}" for one in traceback.extract_stack(limit=25) if "/mlarray/" in one.filename]
+            frames = [
+                f"{one.filename}:{one.lineno}"
+                for one in traceback.extract_stack(limit=25)
+                if "/mlarray/" in one.filename
+            ]
             told.append(f"{category.__name__} from {filename}:{lineno} < {' < '.join(frames[:-4:-1])}: {message}")
 
     if parser.on_disk:
@@ -120,5 +124,10 @@ def _place(error: BaseException) -> str:
 
 
 def _unexpected(error: Exception) -> Finding:
-    frames = [f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}" for frame, line in traceback.walk_tb(error.__traceback__)]
-    return Finding(type(error).__name__, _place(error), "\n".join([*frames[-8:], f"{type(error).__name__}: {str(error)[:1000]}"]))
+    frames = [
+        f"{frame.f_code.co_filename}:{line} in {frame.f_code.co_name}"
+        for frame, line in traceback.walk_tb(error.__traceback__)
+    ]
+    return Finding(
+        type(error).__name__, _place(error), "\n".join([*frames[-8:], f"{type(error).__name__}: {str(error)[:1000]}"])
+    )

@@ -6,7 +6,19 @@ import importlib
 
 from tests.fuzz.parser import Parser
 
-_VOLUMES = ("nifti", "nifti-gz", "nifti-pair", "nrrd", "nrrd-detached", "metaimage", "metaimage-detached", "mgh", "mgz", "npy", "npz")
+_VOLUMES = (
+    "nifti",
+    "nifti-gz",
+    "nifti-pair",
+    "nrrd",
+    "nrrd-detached",
+    "metaimage",
+    "metaimage-detached",
+    "mgh",
+    "mgz",
+    "npy",
+    "npz",
+)
 _MODULES = {
     "blosc": ("mla", "mla-records"),
     "volumes": _VOLUMES,

@@ -22,7 +22,16 @@ RAMP = np.arange(60, dtype=np.int16).reshape(SHAPE)
 _NIFTI_1 = (
     *((0, "<i"), (39, "<B"), (56, "<f"), (60, "<f"), (64, "<f"), (68, "<h"), (70, "<h"), (72, "<h"), (74, "<h")),
     *(*series(40, "<h", 8), *series(76, "<f", 8), (108, "<f"), (112, "<f"), (116, "<f"), (120, "<h"), (122, "<B")),
-    *((123, "<B"), (124, "<f"), (128, "<f"), (132, "<f"), (136, "<f"), (252, "<h"), (254, "<h"), *series(256, "<f", 18)),
+    *(
+        (123, "<B"),
+        (124, "<f"),
+        (128, "<f"),
+        (132, "<f"),
+        (136, "<f"),
+        (252, "<h"),
+        (254, "<h"),
+        *series(256, "<f", 18),
+    ),
     *((344, "<I"), (348, "<I"), (352, "<i"), (356, "<i")),
 )
 _NIFTI_2 = (
@@ -75,14 +84,56 @@ def _nifti_pair_seeds(folder: Path) -> list[Files]:
 
 
 _NRRD_HEAD = "NRRD0005\ntype: int16\ndimension: 3\nsizes: 5 3 4\nendian: little\n"
-_NRRD_PLACE = "space: left-posterior-superior\nspace directions: (2,0,0) (0,3,0) (0,0,4)\nspace origin: (10,20,30)\nkinds: domain domain domain\n"
+_NRRD_PLACE = "space: left-posterior-superior\nspace directions: (2,0,0) (0,3,0) (0,0,4)\nspace origin: (10,20,30)\n"
+_NRRD_PLACE += "kinds: domain domain domain\n"
 _NRRD_LINES = (
-    *("byte skip: 2", "byte skip: -1", "line skip: 1", "space dimension: 3", "spacings: 1 2 3", "axis mins: 0 0 0", "units: mm mm s"),
-    *("axis maxs: 1 1 1", "centers: cell node ???", 'labels: "a" "b" "c"', "measurement frame: (1,0,0) (0,1,0) (0,0,1)", "old min: 0"),
-    *("space units: \"mm\" \"mm\" \"mm\"", "data file: a.raw", "data file: LIST", "data file: a%d.raw 1 2 1 2", "encoding: hex"),
-    *("encoding: ascii", "encoding: gzip", "encoding: bzip2", "block size: 4", "type: block", "type: double", "number: 60"),
-    *("thicknesses: 1 nan 1", "sample units: x", "space: RAST", "kinds: vector domain domain", "kinds: RGB-color space time", "# c"),
-    *("Segment0_ID:=a", "Segment0_Layer:=0", "Segment0_LabelValue:=1", "Segment0_Extent:=0 1 0 1 0 1", "mlarray_record:={}"),
+    *(
+        "byte skip: 2",
+        "byte skip: -1",
+        "line skip: 1",
+        "space dimension: 3",
+        "spacings: 1 2 3",
+        "axis mins: 0 0 0",
+        "units: mm mm s",
+    ),
+    *(
+        "axis maxs: 1 1 1",
+        "centers: cell node ???",
+        'labels: "a" "b" "c"',
+        "measurement frame: (1,0,0) (0,1,0) (0,0,1)",
+        "old min: 0",
+    ),
+    *(
+        'space units: "mm" "mm" "mm"',
+        "data file: a.raw",
+        "data file: LIST",
+        "data file: a%d.raw 1 2 1 2",
+        "encoding: hex",
+    ),
+    *(
+        "encoding: ascii",
+        "encoding: gzip",
+        "encoding: bzip2",
+        "block size: 4",
+        "type: block",
+        "type: double",
+        "number: 60",
+    ),
+    *(
+        "thicknesses: 1 nan 1",
+        "sample units: x",
+        "space: RAST",
+        "kinds: vector domain domain",
+        "kinds: RGB-color space time",
+        "# c",
+    ),
+    *(
+        "Segment0_ID:=a",
+        "Segment0_Layer:=0",
+        "Segment0_LabelValue:=1",
+        "Segment0_Extent:=0 1 0 1 0 1",
+        "mlarray_record:={}",
+    ),
 )
 
 
@@ -91,12 +142,19 @@ def _nrrd_seeds(folder: Path) -> list[Files]:
 
     raw = RAMP.tobytes()
     texts = " ".join(map(str, RAMP.ravel())).encode()
-    encoded = {"raw": raw, "gzip": gzip.compress(raw, mtime=0), "bzip2": bz2.compress(raw), "ascii": texts, "hex": raw.hex().encode()}
+    encoded = {
+        "raw": raw,
+        "gzip": gzip.compress(raw, mtime=0),
+        "bzip2": bz2.compress(raw),
+        "ascii": texts,
+        "hex": raw.hex().encode(),
+    }
     seeds = [
         {"a.nrrd": f"{_NRRD_HEAD}{_NRRD_PLACE}encoding: {name}\n\n".encode() + data} for name, data in encoded.items()
     ]
-    vectors = "NRRD0004\ntype: float\ndimension: 4\nsizes: 3 5 4 1\nendian: big\nencoding: raw\nkinds: vector space space space\nspace dimension: 3\n"
-    vectors += "space directions: none (1,0,0) (0,1,0) (0,0,1)\nmlarray_record:={\"tool\": \"mlarray\"}\n\n"
+    vectors = "NRRD0004\ntype: float\ndimension: 4\nsizes: 3 5 4 1\nendian: big\nencoding: raw\n"
+    vectors += "kinds: vector space space space\nspace dimension: 3\n"
+    vectors += 'space directions: none (1,0,0) (0,1,0) (0,0,1)\nmlarray_record:={"tool": "mlarray"}\n\n'
     seeds.append({"a.nrrd": vectors.encode() + bytes(240)})
     return seeds
 
@@ -109,7 +167,10 @@ def _nrrd_detached_seeds(folder: Path) -> list[Files]:
         {"a.nhdr": f"{head}byte skip: -1\ndata file: a.raw\n".encode(), "a.raw": b"12345678" + raw},
         {"a.nhdr": f"{head}data file: a%d.raw 1 2 1 3\n".encode(), "a1.raw": raw[:60], "a2.raw": raw[60:]},
         {"a.nhdr": f"{head}data file: LIST\na1.raw\na2.raw\n".encode(), "a1.raw": raw[:60], "a2.raw": raw[60:]},
-        {"a.nhdr": head.replace("raw", "gzip").encode() + b"data file: a.raw.gz\n", "a.raw.gz": gzip.compress(raw, mtime=0)},
+        {
+            "a.nhdr": head.replace("raw", "gzip").encode() + b"data file: a.raw.gz\n",
+            "a.raw.gz": gzip.compress(raw, mtime=0),
+        },
     ]
 
 
@@ -119,10 +180,37 @@ _META_HEAD = (
     "ElementSpacing = 1 2 3\nDimSize = 5 3 4\nElementType = MET_SHORT\n"
 )
 _META_LINES = (
-    *("ElementNumberOfChannels = 2", "HeaderSize = -1", "HeaderSize = 3", "CompressedDataSize = 10", "ElementSize = 1 2 3", "ID = 1"),
-    *("Rotation = 1 0 0 0 1 0 0 0 1", "Position = 1 1 1", "Origin = 0 0 0", "ElementMin = 0", "ElementMax = 1", "Modality = MET_MOD_CT"),
-    *("BinaryData = False", "ElementByteOrderMSB = True", "CompressedData = True", "mlarray_record = {}", "mlarray_axes = []"),
-    *("DimSize = 1 1 1 1", "NDims = 4", "ElementType = MET_DOUBLE", "ElementType = MET_UCHAR_ARRAY", "DistanceUnits = um", "Comment = a"),
+    *(
+        "ElementNumberOfChannels = 2",
+        "HeaderSize = -1",
+        "HeaderSize = 3",
+        "CompressedDataSize = 10",
+        "ElementSize = 1 2 3",
+        "ID = 1",
+    ),
+    *(
+        "Rotation = 1 0 0 0 1 0 0 0 1",
+        "Position = 1 1 1",
+        "Origin = 0 0 0",
+        "ElementMin = 0",
+        "ElementMax = 1",
+        "Modality = MET_MOD_CT",
+    ),
+    *(
+        "BinaryData = False",
+        "ElementByteOrderMSB = True",
+        "CompressedData = True",
+        "mlarray_record = {}",
+        "mlarray_axes = []",
+    ),
+    *(
+        "DimSize = 1 1 1 1",
+        "NDims = 4",
+        "ElementType = MET_DOUBLE",
+        "ElementType = MET_UCHAR_ARRAY",
+        "DistanceUnits = um",
+        "Comment = a",
+    ),
     *("Seq_Frame0000_ImageStatus = OK", "ElementToIntensityFunctionSlope = 2", "ElementToIntensityFunctionOffset = 1"),
 )
 
@@ -148,8 +236,10 @@ def _meta_detached_seeds(folder: Path) -> list[Files]:
         {"a.mhd": f"{plain}ElementDataFile = a.raw\n".encode(), "a.raw": raw},
         {"a.mhd": f"{plain}HeaderSize = -1\nElementDataFile = a.raw\n".encode(), "a.raw": b"123" + raw},
         {"a.mhd": f"{_META_HEAD.format(True)}ElementDataFile = a.zraw\n".encode(), "a.zraw": packed},
-        {"a.mhd": f"{plain}ElementDataFile = LIST\na1\na2\na3\na4\n".encode()} | {f"a{i}": raw[30 * i - 30 : 30 * i] for i in range(1, 5)},
-        {"a.mhd": f"{plain}ElementDataFile = a%d 1 4 1\n".encode()} | {f"a{i}": raw[30 * i - 30 : 30 * i] for i in range(1, 5)},
+        {"a.mhd": f"{plain}ElementDataFile = LIST\na1\na2\na3\na4\n".encode()}
+        | {f"a{i}": raw[30 * i - 30 : 30 * i] for i in range(1, 5)},
+        {"a.mhd": f"{plain}ElementDataFile = a%d 1 4 1\n".encode()}
+        | {f"a{i}": raw[30 * i - 30 : 30 * i] for i in range(1, 5)},
     ]
 
 

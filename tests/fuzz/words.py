@@ -43,7 +43,12 @@ def _pickle_seeds(folder: Path) -> list[Files]:
         {"spacing": (1.0, 2.0), "arr": np.arange(6.0).reshape(2, 3), "scalar": np.float32(2), "kind": np.dtype("<u2")},
         collections.OrderedDict(a=[1, -5, 2**40, 2**70], b=bytearray(b"abc"), c=np.array([True, False])),
         {1: "a", (1, 2): "b", "s": "\ud800", "long": "x" * 300, "deep": [[[[[[1]]]]]]},
-        {"z": np.zeros((2, 0)), "f": np.asfortranarray(np.ones((2, 3))), "t": np.array("text"), "o": np.datetime64("2020-01-01")},
+        {
+            "z": np.zeros((2, 0)),
+            "f": np.asfortranarray(np.ones((2, 3))),
+            "t": np.array("text"),
+            "o": np.datetime64("2020-01-01"),
+        },
     ]
     return [{"a": pickle.dumps(value, protocol)} for value in values for protocol in (0, 2, 4, 5)]
 
@@ -65,11 +70,18 @@ def _metadata_seeds(folder: Path) -> list[Files]:
         "shape": [4, 5, 6],
         "axis_labels": ["spatial_z", "spatial_y", "spatial_x"],
     }
-    mapping = json.loads(json.dumps(Meta(source={"a": [1, {"b": None}], "f": 1.5}, extra={"x": {}}).to_mapping(), default=str))
+    mapping = json.loads(
+        json.dumps(Meta(source={"a": [1, {"b": None}], "f": 1.5}, extra={"x": {}}).to_mapping(), default=str)
+    )
     mapping["spatial"] |= spatial
     mapping["bbox"] = {"bboxes": [[[0, 1], [2, 3], [1, 4]]], "scores": [0.5], "labels": ["a"]}
     mapping["stats"] = {"min": 0.0, "max": 1.0, "mean": 0.5}
-    old = {"image": {"Modality": "MR"}, "is_seg": False, "spatial": {"channel_axis": 0, "shape": [3, 4, 5, 6]}, "colour": 3}
+    old = {
+        "image": {"Modality": "MR"},
+        "is_seg": False,
+        "spatial": {"channel_axis": 0, "shape": [3, 4, 5, 6]},
+        "colour": 3,
+    }
     wrapped = mapping | {"source": {"data": {"__mlarray__": {"type": "float", "value": "inf"}}}}
     seeds: list[Files] = [{"a.json": json.dumps(one).encode()} for one in (mapping, old, wrapped)]
     meta = Meta(source={"a": float("inf"), "b": b"1", "c": (1, 2), "d": {1: 2}, "e": 1 + 2j, "f": np.arange(4)})
@@ -103,7 +115,11 @@ def _nnunet_seeds(folder: Path) -> list[Files]:
     voxels = np.array([[0, 1, 2, 3], [0, 2, 2, 2]], np.int64)
     properties = {
         "spacing": [1.0, 1.0, 1.0],
-        "sitk_stuff": {"spacing": (1.0, 1.0, 1.0), "origin": (0.0, 0.0, 0.0), "direction": (1.0, 0, 0, 0, 1, 0, 0, 0, 1)},
+        "sitk_stuff": {
+            "spacing": (1.0, 1.0, 1.0),
+            "origin": (0.0, 0.0, 0.0),
+            "direction": (1.0, 0, 0, 0, 1, 0, 0, 0, 1),
+        },
         "shape_before_cropping": (4, 5, 6),
         "bbox_used_for_cropping": [[0, 4], [0, 5], [0, 6]],
         "class_locations": {1: voxels, (1, 2): voxels[:1], 3: []},
@@ -145,10 +161,50 @@ augmentations:
   a: {nb: 2, augmentations: [Noise: {prob: 0.5}]}
 """
 _YAML_LINES = (
-    *("a: &a [1]", "b: *a", "<<: {a: 1}", "? [1, 2]", ": x", "!!python/object:os.system x", "!!binary aGVsbG8=", "!!set {a}", "--- b"),
-    *("%YAML 1.1", "2001-01-01: 2", "x: 2001-12-14t21:59:43.10-05:00", "y: 0o17", "z: 1:30:00", "- |", "!!int ''", "!!float x", "%TAG ! a"),
-    *("!!timestamp 9999-99-99", "? {a: 1}", "!!omap [a: 1]", "!!null x", "!!bool x", '"\\x"', "'", "@", "`", "\t- a", "a: b: c", "{{{{{{"),
-    *("- Pad: {padding: [1, 2]}", "- Crop: {size: [0]}", "- Affine: {matrix: [[1]]}", "- Save: {dataset: x}", "seed: 99", "lanes: 2"),
+    *(
+        "a: &a [1]",
+        "b: *a",
+        "<<: {a: 1}",
+        "? [1, 2]",
+        ": x",
+        "!!python/object:os.system x",
+        "!!binary aGVsbG8=",
+        "!!set {a}",
+        "--- b",
+    ),
+    *(
+        "%YAML 1.1",
+        "2001-01-01: 2",
+        "x: 2001-12-14t21:59:43.10-05:00",
+        "y: 0o17",
+        "z: 1:30:00",
+        "- |",
+        "!!int ''",
+        "!!float x",
+        "%TAG ! a",
+    ),
+    *(
+        "!!timestamp 9999-99-99",
+        "? {a: 1}",
+        "!!omap [a: 1]",
+        "!!null x",
+        "!!bool x",
+        '"\\x"',
+        "'",
+        "@",
+        "`",
+        "\t- a",
+        "a: b: c",
+        "{{{{{{",
+    ),
+    *(
+        "- Pad: {padding: [1, 2]}",
+        "- Crop: {size: [0]}",
+        "- Affine: {matrix: [[1]]}",
+        "- Save: {dataset: x}",
+        "seed: 99",
+        "lanes: 2",
+    ),
 )
 
 
@@ -158,13 +214,31 @@ def _yaml_seeds(folder: Path) -> list[Files]:
     every = "".join(f"- {name}\n" for name in known_transforms())
     seeds = [{"a.yaml": text.encode()} for text in (_STREAM, _RECIPE, "- Canonical\n- Standardize\n", every)]
     augmentations = [{name: {"prob": 0.5}} for name in known_augmentations()]
-    given = {"transforms": [{name: {}} for name in known_transforms()], "augmentations": {"a": {"nb": 1, "augmentations": augmentations}}}
+    given = {
+        "transforms": [{name: {}} for name in known_transforms()],
+        "augmentations": {"a": {"nb": 1, "augmentations": augmentations}},
+    }
     small = {"groups": {"CT": [{"Clip": {"min_value": 0, "max_value": 1}}]}, "Dataset": "d", "Patch": {"patch_size": 8}}
-    seeds += [{"a.yaml": json.dumps(one).encode()} for one in (given, small, small | {"workers": 2, "subset": ["a", 1], "seed": 3})]
+    seeds += [
+        {"a.yaml": json.dumps(one).encode()}
+        for one in (given, small, small | {"workers": 2, "subset": ["a", 1], "seed": 3})
+    ]
     from mlarray import transforms
 
-    parameters = {"min_value": 0, "max_value": 1, "spacing": [1, 1, 1], "size": [4, 4, 4], "dtype": "float32", "channels": [0], "labels": [1]}
-    seeds += [{"a.yaml": json.dumps([{name: {key: value}}]).encode()} for name in transforms.__all__ for key, value in parameters.items()]
+    parameters = {
+        "min_value": 0,
+        "max_value": 1,
+        "spacing": [1, 1, 1],
+        "size": [4, 4, 4],
+        "dtype": "float32",
+        "channels": [0],
+        "labels": [1],
+    }
+    seeds += [
+        {"a.yaml": json.dumps([{name: {key: value}}]).encode()}
+        for name in transforms.__all__
+        for key, value in parameters.items()
+    ]
     return seeds
 
 
@@ -224,8 +298,17 @@ def _read_record(folder: Path, files: Files) -> Hashable:
 
 
 def _axes_seeds(folder: Path) -> list[Files]:
-    axes = [{"name": "t", "type": "time", "unit": "second", "step": 2.5}, {"name": "z", "unit": "mm"}, "y", "spatial_x", "spatial"]
-    return [{"a.json": json.dumps(one).encode()} for one in (axes, "tzyx", ["spatial_z", "channel", None], ["d0", "d1", "spatial"])]
+    axes = [
+        {"name": "t", "type": "time", "unit": "second", "step": 2.5},
+        {"name": "z", "unit": "mm"},
+        "y",
+        "spatial_x",
+        "spatial",
+    ]
+    return [
+        {"a.json": json.dumps(one).encode()}
+        for one in (axes, "tzyx", ["spatial_z", "channel", None], ["d0", "d1", "spatial"])
+    ]
 
 
 def _read_axes(folder: Path, files: Files) -> Hashable:
@@ -260,7 +343,9 @@ def _arrays(shape: tuple[int, ...]) -> tuple[Any, MLArray, MLArray]:
 
 
 def _number(random: Random, extent: int) -> Any:
-    value = random.choice((0, -1, 1, extent, -extent, extent - 1, random.randint(-extent - 2, extent + 1), 2**31, -(2**63), 2**64))
+    value = random.choice(
+        (0, -1, 1, extent, -extent, extent - 1, random.randint(-extent - 2, extent + 1), 2**31, -(2**63), 2**64)
+    )
     return random.choice((int, int, int, _numpy_integer))(value)
 
 
@@ -294,8 +379,12 @@ def _entry(random: Random, extents: tuple[int, ...]) -> Any:
         some = extents[: random.randint(1, 2)] or (3,)
         return np.array([random.random() < 0.5 for _ in range(int(np.prod(some)))], bool).reshape(some)
     if kind == 12:
-        return random.choice((True, False, np.True_, 1.0, "a", b"a", [True] * extent, np.array(1), np.array(1.5), [[0, 1], [1, 0]], ()))
-    return random.choice(([], [[]], np.int8(1), np.uint64(0), slice("a"), slice(1.0), {}, object(), [1, None], np.array([1.0])))
+        return random.choice(
+            (True, False, np.True_, 1.0, "a", b"a", [True] * extent, np.array(1), np.array(1.5), [[0, 1], [1, 0]], ())
+        )
+    return random.choice(
+        ([], [[]], np.int8(1), np.uint64(0), slice("a"), slice(1.0), {}, object(), [1, None], np.array([1.0]))
+    )
 
 
 def _key(random: Random, shape: tuple[int, ...]) -> Any:
@@ -348,9 +437,15 @@ def _compare(key: Any, shape: tuple[int, ...], expected: Any, found: Any) -> Non
 
 
 def _write_key(random: Random, key: Any, values: Any, array: MLArray) -> None:
-    value: Any = random.choice((7, -1, [1, 2], np.arange(3), np.ones((1, 1), np.int16), 2**40, 1.5, "a", None, np.float32(1), True))
+    value: Any = random.choice(
+        (7, -1, [1, 2], np.arange(3), np.ones((1, 1), np.int16), 2**40, 1.5, "a", None, np.float32(1), True)
+    )
     if random.random() < 0.5:
-        value = np.arange(np.size(found), dtype=np.int32).reshape(np.shape(found)) if (found := _quiet(values, key)) is not None else 3
+        value = (
+            np.arange(np.size(found), dtype=np.int32).reshape(np.shape(found))
+            if (found := _quiet(values, key)) is not None
+            else 3
+        )
     copy = values.copy()
     try:
         copy[key] = value
@@ -392,7 +487,14 @@ def _any_key(random: Random, data: bytes) -> bytes:
 
 PARSERS = (
     Parser("pickle", _unpickle, _pickle_seeds, {"": (operations,)}, 15000, on_disk=False),
-    Parser("metadata", _decode, _metadata_seeds, {".json": JSON, ".gz": (unzipped((operations, *BYTES)),)}, 1500, on_disk=False),
+    Parser(
+        "metadata",
+        _decode,
+        _metadata_seeds,
+        {".json": JSON, ".gz": (unzipped((operations, *BYTES)),)},
+        1500,
+        on_disk=False,
+    ),
     Parser("nnunet-pickle", _read_nnunet, _nnunet_seeds, {".pkl": (operations,), ".json": JSON}, 3000),
     Parser("yaml", _read_yaml, _yaml_seeds, {"": (*TEXT, lines_of(_YAML_LINES), *JSON[:3])}, 600),
     Parser("report", _read_report, _report_seeds, {"": (one_line, one_line, *TEXT)}, 10000, on_disk=False),
