@@ -38,7 +38,7 @@ _TYPE_LABELS: dict[AxisType, str] = {
     "continuous": "continuous",
     "other": "non_spatial",
 }
-_SHOWN_NAMES = 32  # in messages; numpy has at most 64 axes
+_MOST_AXES = 64  # numpy's own limit
 _NAME_TYPES: dict[str, AxisType] = {"x": "space", "y": "space", "z": "space", "t": "time", "c": "channel"}
 
 
@@ -134,8 +134,13 @@ def parse_axes(axes: AxesLike) -> tuple[Axis, ...]:
     ['time', 'space', 'space', 'space']
     """
     if not isinstance(axes, Iterable):
-        raise UsageError(f"Axes are a word of one-letter names, or a list of names, dictionaries and Axis, got {axes!r}.")
-    parsed = tuple(_parse_axis(entry, position) for position, entry in enumerate(axes))
+        raise UsageError(
+            f"Axes are a word of one-letter names, or a list of names, dictionaries and Axis, got {axes!r}."
+        )
+    entries = list(itertools.islice(axes, _MOST_AXES + 1))
+    if len(entries) > _MOST_AXES:
+        raise UsageError(f"An array has at most {_MOST_AXES} axes, more were named.")
+    parsed = tuple(_parse_axis(entry, position) for position, entry in enumerate(entries))
     _refuse_duplicates(parsed)
     return parsed
 
@@ -221,5 +226,4 @@ def _refuse_duplicates(axes: tuple[Axis, ...]) -> None:
     names = [axis.name for axis in axes]
     twice = sorted(name for name, count in Counter(names).items() if count > 1)
     if twice:
-        shown = f"{names[:_SHOWN_NAMES]}{' ...' * (len(names) > _SHOWN_NAMES)}"
-        raise UsageError(f"Axis names must be unique, got {', '.join(twice[:_SHOWN_NAMES])} more than once in {shown}.")
+        raise UsageError(f"Axis names must be unique, got {', '.join(twice)} more than once in {names}.")

@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import ast
 import io
+import lzma
 import math
 import re
+import struct
 import warnings
 import zipfile
 import zlib
@@ -40,6 +42,7 @@ _MOST_MEMBERS = 100_000
 _LOCAL_HEADER = 30  # bytes before the name; APPNOTE.TXT 4.3.7
 _DEFLATE_RATIO, _DEFLATE_SLACK = 1032, 64 * 1024  # the most that deflate can compress (zlib's technical notes)
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
+_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError)  # what zipfile raises, and its codecs
 _UNSTATED = Note("axes-unknown", "A numpy file does not say what its axes are or where its voxels are.")
 
 
@@ -123,7 +126,7 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
-    except (zipfile.BadZipFile, zipfile.LargeZipFile, zlib.error, EOFError, RuntimeError) as error:
+    except (*_DAMAGE, zipfile.LargeZipFile, RuntimeError, UnicodeDecodeError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{path} is damaged: {error}.", hint="Copy or export it again.") from error
@@ -150,7 +153,7 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path
     try:
         with archive.open(member) as file:
             header = _read_header(file, what)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, ValueError) as error:
+    except (*_DAMAGE, OSError, ValueError) as error:
         if isinstance(error, FormatError):
             raise
         raise FormatError(f"{what} is damaged: {error}.", hint="Copy or export it again.") from error
@@ -266,7 +269,7 @@ class _MemberStream(io.RawIOBase):
     def readinto(self, buffer: Any) -> int:
         try:
             return int(cast("Any", self._file).readinto(buffer))
-        except zipfile.BadZipFile as error:
+        except (zipfile.BadZipFile, lzma.LZMAError) as error:
             raise ValueError(str(error)) from error
 
     def close(self) -> None:

@@ -24,8 +24,9 @@ from mlarray.storage.measured import statistics_of
 from mlarray.storage.salvage import salvage
 from mlarray_convert.verify import check_file
 from tests.fuzz.inputs import Files
-from tests.fuzz.mutations import BYTES, fields, operations, tree, unzipped
+from tests.fuzz.mutations import BYTES, fields, tree, unzipped
 from tests.fuzz.parser import Parser
+from tests.fuzz.pickles import operations
 from tests.fuzz.reading import ReadImage, WrongVoxels
 
 _SHAPE = (12, 11, 10)

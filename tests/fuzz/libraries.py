@@ -377,11 +377,11 @@ def _zarr_seeds(folder: Path) -> list[Files]:
 _ZARR = dict.fromkeys(("zarr.json", ".zattrs", ".zarray", ".zgroup", ".zmetadata"), JSON)
 
 PARSERS = (
-    Parser("tiff", ReadImage("a.tif", items=True), _tiff_seeds, {"": (directory, directory, *TEXT[:1])}, 1000),
-    Parser("dicom", ReadImage("a.dcm", items=True), _dicom_seeds, {"": (elements,)}, 800),
-    Parser("dicom-series", ReadImage("series", items=True), _dicom_series_seeds, {"": (elements,)}, 400),
-    Parser("hdf5", ReadImage("a.h5", items=True), _hdf5_seeds, {}, 500),
-    Parser("hdf5-attributes", _read_attributes, _attribute_seeds, {"": JSON}, 500),
+    Parser("tiff", ReadImage("a.tif", items=True), _tiff_seeds, {"": (directory, directory, *TEXT[:1])}, 800),
+    Parser("dicom", ReadImage("a.dcm", items=True), _dicom_seeds, {"": (elements,)}, 400),
+    Parser("dicom-series", ReadImage("series", items=True), _dicom_series_seeds, {"": (elements,)}, 200),
+    Parser("hdf5", ReadImage("a.h5", items=True), _hdf5_seeds, {}, 250),
+    Parser("hdf5-attributes", _read_attributes, _attribute_seeds, {"": JSON}, 300),
     Parser("minc", ReadImage("a.mnc"), _minc_seeds, {"": BYTES}, 800),
     Parser("ome-zarr", ReadImage("a.ome.zarr", items=True), _zarr_seeds, _ZARR, 150),
 )

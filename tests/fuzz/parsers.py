@@ -22,7 +22,8 @@ _VOLUMES = (
 _MODULES = {
     "blosc": ("mla", "mla-records"),
     "volumes": _VOLUMES,
-    "words": ("pickle", "metadata", "nnunet-pickle", "yaml", "report", "record", "axes", "key"),
+    "words": ("pickle", "metadata", "nnunet-pickle", "yaml", "report", "record"),
+    "arguments": ("axes", "key"),
     "libraries": ("tiff", "dicom", "dicom-series", "hdf5", "hdf5-attributes", "minc", "ome-zarr"),
 }
 NAMES = tuple(name for names in _MODULES.values() for name in names)

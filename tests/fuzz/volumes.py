@@ -282,15 +282,15 @@ _META = (*TEXT, *TEXT, lines_of(_META_LINES), lines_of(_META_LINES))
 _ZIPPED = (*_NIFTI, *BYTES)
 
 PARSERS = (
-    Parser("nifti", ReadImage("a.nii"), _nifti_seeds, {"": _NIFTI}, 4000),
-    Parser("nifti-gz", ReadImage("a.nii.gz"), _nifti_gz_seeds, {"": (unzipped(_ZIPPED),)}, 3000),
-    Parser("nifti-pair", ReadImage("a.hdr"), _nifti_pair_seeds, {".hdr": _NIFTI}, 3000),
-    Parser("nrrd", ReadImage("a.nrrd"), _nrrd_seeds, {"": _NRRD}, 4000),
-    Parser("nrrd-detached", ReadImage("a.nhdr"), _nrrd_detached_seeds, {".nhdr": _NRRD}, 3000),
-    Parser("metaimage", ReadImage("a.mha"), _meta_seeds, {"": _META}, 4000),
-    Parser("metaimage-detached", ReadImage("a.mhd"), _meta_detached_seeds, {".mhd": _META}, 3000),
-    Parser("mgh", ReadImage("a.mgh"), _mgh_seeds, {"": (fields(_MGH_FIELDS),)}, 3000),
-    Parser("mgz", ReadImage("a.mgz"), _mgz_seeds, {"": (unzipped((fields(_MGH_FIELDS), *BYTES)),)}, 2000),
-    Parser("npy", ReadImage("a.npy"), _npy_seeds, {"": TEXT}, 3000),
-    Parser("npz", ReadImage("a.npz", items=True), _npz_seeds, {"": TEXT}, 1500),
+    Parser("nifti", ReadImage("a.nii"), _nifti_seeds, {"": _NIFTI}, 2500),
+    Parser("nifti-gz", ReadImage("a.nii.gz"), _nifti_gz_seeds, {"": (unzipped(_ZIPPED),)}, 1500),
+    Parser("nifti-pair", ReadImage("a.hdr"), _nifti_pair_seeds, {".hdr": _NIFTI}, 1500),
+    Parser("nrrd", ReadImage("a.nrrd"), _nrrd_seeds, {"": _NRRD}, 2500),
+    Parser("nrrd-detached", ReadImage("a.nhdr"), _nrrd_detached_seeds, {".nhdr": _NRRD}, 1500),
+    Parser("metaimage", ReadImage("a.mha"), _meta_seeds, {"": _META}, 2500),
+    Parser("metaimage-detached", ReadImage("a.mhd"), _meta_detached_seeds, {".mhd": _META}, 1500),
+    Parser("mgh", ReadImage("a.mgh"), _mgh_seeds, {"": (fields(_MGH_FIELDS),)}, 1500),
+    Parser("mgz", ReadImage("a.mgz"), _mgz_seeds, {"": (unzipped((fields(_MGH_FIELDS), *BYTES)),)}, 1000),
+    Parser("npy", ReadImage("a.npy"), _npy_seeds, {"": TEXT}, 2000),
+    Parser("npz", ReadImage("a.npz", items=True), _npz_seeds, {"": TEXT}, 1000),
 )
