@@ -258,7 +258,8 @@ def _read_netcdf(path: Path) -> MincHeader:
 
         def close(self) -> None:
             if hasattr(self, "fp") and not self.fp.closed:
-                self.variables, self._mm_buf, self._mm = {}, None, None
+                self.variables: dict[str, Any] = {}
+                self._mm_buf = self._mm = None
                 self.fp.close()
 
         __del__ = close
