@@ -306,7 +306,18 @@ class SegmentSource(SourceBase):
                 place.append(slice(start - low[axis], stop - low[axis]))
                 inner.append(slice(start - first[axis], stop - first[axis]))
             inner.append(slice(low[4], high[4]))
-            target[tuple(place)] = self._decoder.fill if block is None else block[tuple(inner)]
+            view = target[tuple(place)]
+            if block is None:
+                view[...] = self._decoder.fill
+                continue
+            piece = block[tuple(inner)]
+            if piece.shape != view.shape:  # numpy would repeat a single sample or row
+                raise FormatError(
+                    f"{self._table.files[int(self._table.file[page])]} is damaged: segment {number} of page {page} holds "
+                    f"{block.shape} voxels, which is not what its page needs.",
+                    hint="Copy or export it again.",
+                )
+            view[...] = piece
 
     def _segment(self, page: int, number: int) -> NDArray | None:
         """Return a segment, axes depth, row, column and sample; None where it was never written."""

@@ -71,7 +71,7 @@ def directory(random: Random, data: bytes) -> bytes:
     count = struct.unpack_from(f"{order}H", data, at)[0]
     kind = random.randrange(8)
     if kind == 0:
-        return data[:at] + struct.pack(f"{order}H", random.choice((0, 1, count + 1, 65535))) + data[at + 2 :]
+        return data[:at] + struct.pack(f"{order}H", random.choice((0, 1, (count + 1) % 65536, 65535))) + data[at + 2 :]
     if kind == 1 and (end := at + 2 + 12 * count) + 4 <= len(data):
         return data[:end] + struct.pack(f"{order}I", random.choice((0, at, 8, len(data), 2**32 - 1))) + data[end + 4 :]
     entry = at + 2 + 12 * random.randrange(max(1, min(count, 40)))

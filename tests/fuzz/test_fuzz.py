@@ -56,7 +56,7 @@ seeds = made_seeds(parser)
 result = _run(parser, lambda random, pool, runs: iter(seeds[runs:]), 0, len(seeds), [])
 assert result.runs == len(seeds), result
 assert not result.findings, result.findings
-assert result.kinds >= 3, result
+assert result.kinds >= 2, result
 """
     subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, timeout=120)
 
