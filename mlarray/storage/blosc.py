@@ -201,13 +201,7 @@ class BloscStore:
             self._schunk.update_chunk(index, data)
 
     def record_names(self) -> tuple[str, ...]:
-        """Names of the records beside the array.
-
-        Raises
-        ------
-        FormatError
-            When a name is no text.
-        """
+        """Names of the records beside the array; a FormatError where one is no text."""
         try:
             return tuple(self._schunk.vlmeta)
         except UnicodeDecodeError as error:
