@@ -42,7 +42,13 @@ _MOST_MEMBERS = 100_000
 _LOCAL_HEADER = 30  # bytes before the name; APPNOTE.TXT 4.3.7
 _DEFLATE_RATIO, _DEFLATE_SLACK = 1032, 64 * 1024  # the most that deflate can compress (zlib's technical notes)
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
-_DAMAGE = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError)  # what zipfile raises, and its codecs
+_DAMAGE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    struct.error,
+    EOFError,
+)  # what zipfile raises, and its codecs
 _UNSTATED = Note("axes-unknown", "A numpy file does not say what its axes are or where its voxels are.")
 
 
