@@ -42,9 +42,10 @@ from mlarray.storage.contents import (
     stored_metadata,
 )
 from mlarray.storage.copies import copy_store
+from mlarray.storage.leftovers import remove_old_leftovers
 from mlarray.storage.memory import ArrayStore
 from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageKwargs, StorageOptions
-from mlarray.storage.publish import PendingFile
+from mlarray.storage.publish import PendingFile, refuse_unchangeable
 from mlarray.storage.session import WriteSession
 from mlarray.voxel_view import VoxelView
 
@@ -243,6 +244,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         if self.meta is None:
             raise UsageError("This array is closed; there is nothing to save.", hint="Save it first, or open it again.")
         records = array_records(self.meta, self._axes_record)
+        remove_old_leftovers(target.parent)
         pending = PendingFile(target)
         try:
             store = self._written_to(pending.path)
@@ -260,16 +262,21 @@ class MLArray(VoxelView, SpatialView, Constructors):
             self._reopen(target)
 
     def close(self) -> None:
-        """Release the array and, in a writable file, store changed metadata and checksums first.
+        """Release the array and, in a writable file, store changes and checksums first.
 
         Raises
         ------
         MetadataError
             Metadata that is not valid; the array then stays open, so that it can be corrected.
+        OSError
+            What was changed cannot be written; a file that existed stays as it was, a new one unfinished.
         """
-        if self._session is not None:
-            self._session.finish(array_records(self.meta, self._axes_record))
-        self._release()
+        records = {} if self._session is None else array_records(self.meta, self._axes_record)
+        try:
+            if self._session is not None:
+                self._session.finish(records)
+        finally:
+            self._release()
 
     def __enter__(self) -> Self:
         return self
@@ -328,9 +335,9 @@ class MLArray(VoxelView, SpatialView, Constructors):
 
     def _write(self, region: Region, block: NDArray) -> None:
         store = self._array()
-        if self._session is None or not region.size:
+        if self._session is None:
             store.write(region, block)
-        else:
+        elif region.size:
             self._session.write(region, lambda: store.write(region, block))
 
     def _fill(self, source: Source, options: StorageOptions, *, compressed: bool, sampled: bool = True) -> None:
@@ -347,14 +354,12 @@ class MLArray(VoxelView, SpatialView, Constructors):
     def _detach(self, options: StorageOptions, *, compressed: bool) -> None:
         voxels = ArraySource(self.to_numpy(), self.spec)
         meta, record = self._meta, self._axes_record
-        if self._session is not None:
-            self._session.finish(array_records(self.meta, self._axes_record))
-        self._release()
+        self.close()
         self._meta, self._axes_record = meta, record
         self._fill(voxels, options, compressed=compressed)
 
     def _written_to(self, path: Path) -> BloscStore:
-        """Return a new store at ``path`` with the voxels of this array."""
+        """Return a new store at ``path`` with the voxels."""
         if isinstance(self._store, BloscStore):
             return copy_store(self._store, path, records=KEPT_RECORDS)
         if self._store is None:
@@ -384,23 +389,26 @@ class MLArray(VoxelView, SpatialView, Constructors):
 
     @classmethod
     def _opened(cls, path: Path, mode: str, mmap_mode: MapMode, dparams: Params, *, verify: Verification) -> Self:
-        store = _verified(path, verify, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
+        changes = mmap_mode == "r+" or (mmap_mode is None and mode == "a")
+        if changes:
+            refuse_unchangeable(path)
+        store = _verified(path, verify, mmap_mode="r" if mmap_mode == "r+" else mmap_mode, dparams=dparams)
         image = cls._of(store)
         image.filepath, image.mode, image.mmap_mode, image._verify = str(path), mode, mmap_mode, verify
         if dparams is not None:
             image._options = StorageOptions(dparams=dparams)
-        if store.writable and mmap_mode != "c":
+        if changes:
             try:
                 before = array_records(image.meta, image._axes_record)
             except MetadataError:  # of another writer; it has to be corrected before it can be written again
                 before = {}
-            image._session = WriteSession(store, created=False, before=before)
+            image._session = WriteSession(store, before=before)
             image._watch()
         return image
 
     @classmethod
     def _loaded(cls, path: Path, dparams: Params, *, compressed: bool, verify: Verification) -> Self:
-        store = _verified(path, "full" if verify == "lazy" else verify, mode="r", mmap_mode="r", dparams=dparams)
+        store = _verified(path, "full" if verify == "lazy" else verify, mmap_mode="r", dparams=dparams)
         image = cls._of(store)
         image.filepath = str(path)
         if image.meta is None or image._store is None:
@@ -426,11 +434,17 @@ class MLArray(VoxelView, SpatialView, Constructors):
         image = cls(meta=meta, axes=spec.axes if are_labelled(spec.axes) else None)
         spec = spec_of(spec.shape, spec.dtype, image._meta.spatial, image._axes_record)
         update_managed(image._meta, shape=spec.shape, has_array=True)
-        made = allocate(spec, options, path=path, mmap_mode=mmap_mode)
+        remove_old_leftovers(path.parent)
+        pending = PendingFile(path.absolute())
+        try:
+            made = allocate(spec, options, path=pending.path)
+            image._session = WriteSession(made.store, created=pending)
+        except BaseException:
+            pending.abort()
+            raise
         update_managed(image._meta, blosc2=made.fields)
         image._store, image._options = made.store, options
         image.filepath, image.mode, image.mmap_mode = str(path), "w", mmap_mode
-        image._session = WriteSession(made.store, created=True)
         image._watch()
         return image
 
@@ -446,12 +460,12 @@ class MLArray(VoxelView, SpatialView, Constructors):
         return image
 
 
-def _verified(path: Path, verify: Verification, *, mode: str, mmap_mode: MapMode, dparams: Params) -> BloscStore:
+def _verified(path: Path, verify: Verification, *, mmap_mode: MapMode, dparams: Params) -> BloscStore:
     """Open a finished file, compared with its checksums as far as that is asked for."""
     if verify not in ("full", "lazy", None):
         raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
     has_seal = verify is not None and integrity.has_seal(path)
-    store = open_store(path, mode=mode, mmap_mode=mmap_mode, dparams=dparams)
+    store = open_store(path, mmap_mode=mmap_mode, dparams=dparams)
     integrity.refuse_unfinished(store)
     if verify == "full":
         integrity.refuse_damaged(store)

@@ -127,15 +127,26 @@ class ChunkGrid:
         Parameters and errors are those of :meth:`chunks_touched`.
         """
         start, stop = self._box(start, stop)
-        blocks_per_chunk = [-(-chunk // block) for chunk, block in zip(self.chunks, self.blocks, strict=True)]
-        for index in self.chunks_touched(start, stop):
-            corner, _ = self.chunk_region(index)
-            spans = [
-                range(max(a - corner_at, 0) // block, -(-min(b - corner_at, chunk) // block))
-                for a, b, corner_at, chunk, block in zip(start, stop, corner, self.chunks, self.blocks, strict=True)
-            ]
-            for position in product(*spans):
-                yield index, _flat(position, blocks_per_chunk)
+        if any(a == b for a, b in zip(start, stop, strict=True)):
+            return
+        # Per axis, the chunks and the blocks in each, as what they add to the number: a read of a patch asks for dozens.
+        axes: list[list[tuple[int, list[int]]]] = []
+        chunks_behind = blocks_behind = 1
+        for a, b, n, chunk, block in reversed(
+            list(zip(start, stop, self.shape, self.chunks, self.blocks, strict=True))
+        ):
+            pieces = []
+            for at in range(a // chunk, -(-b // chunk)):
+                low, high = max(a - at * chunk, 0), min(b - at * chunk, chunk)
+                inside = [place * blocks_behind for place in range(low // block, -(-high // block))]
+                pieces.append((at * chunks_behind, inside))
+            axes.insert(0, pieces)
+            chunks_behind *= -(-n // chunk)
+            blocks_behind *= -(-chunk // block)
+        for of_axes in product(*axes):
+            index = sum([number for number, _ in of_axes])
+            for blocks in product(*[inside for _, inside in of_axes]):
+                yield index, sum(blocks)
 
     def bytes_decoded(self, start: Sequence[int], stop: Sequence[int], itemsize: int) -> int:
         """Bytes decompressed to read a region: every block it touches, at full extent.

@@ -73,7 +73,8 @@ class Constructors:
         mode : {"r", "a"}
             Access without a memory map: read-only, or reading and writing. Only used with ``mmap_mode=None``.
         mmap_mode : {"r", "r+", "c", None}
-            Memory map: read-only (default), reading and writing, changes kept in memory only, or no map.
+            Memory map: read-only (default), reading and writing, changes kept in memory only, or no map. What is written goes
+            into a copy that takes the name of the file on closing: until then everybody reads the old one.
         dparams : mapping or blosc2.DParams, optional
             Decompression parameters; default 1 thread.
         verify : {"full", "lazy", None}
@@ -163,7 +164,7 @@ class Constructors:
         mode : {"w"}
             Only there to be complete.
         mmap_mode : {"w+", None}
-            Write through a memory map (default), or with ordinary file calls, which keeps resident memory small.
+            Both write with ordinary file calls: on a full disk, writing through a memory map would end the process.
         axes : str or sequence, optional
             What the axes mean, see :func:`mlarray.axes.parse_axes`.
         **storage

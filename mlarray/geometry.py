@@ -169,7 +169,7 @@ class Geometry:
         """Return the geometry of the sub-array ``region`` (spatial axes only, may lie outside)."""
         affine = self.affine.copy()
         affine[:-1, -1] = self.world(region.start)
-        return self._with(affine)
+        return self._moved(affine)
 
     def permuted(self, order: Sequence[int]) -> Geometry:
         """Return the geometry after ``array.transpose(order)``: new axis ``i`` is old axis ``order[i]``."""
@@ -211,6 +211,15 @@ class Geometry:
             return False
         same_spacing = np.allclose(self.spacing, other.spacing, rtol=SPACING_RTOL, atol=0)
         return same_spacing and np.allclose(self.affine, other.affine, rtol=SPACING_RTOL, atol=POSITION_ATOL_MM)
+
+    def _moved(self, affine: npt.NDArray[np.float64]) -> Geometry:
+        """Return a geometry whose affine has another origin only: what was checked of it holds. Every patch has one."""
+        affine += 0.0
+        affine.setflags(write=False)
+        moved = object.__new__(Geometry)
+        for name, value in (("affine", affine), ("coord_system", self.coord_system), ("known", self.known)):
+            object.__setattr__(moved, name, value)
+        return moved
 
     def _with(self, affine: npt.NDArray[np.float64]) -> Geometry:
         return Geometry(affine, self.coord_system, self.known)

@@ -36,7 +36,7 @@ from mlarray.sources.raw import LONGEST_RUN_BYTES, RawLayout, RawSource
 from mlarray.sources.stated import with_stated
 from mlarray.storage.filters import sample_region
 from mlarray.storage.leftovers import remove_leftovers
-from mlarray.storage.publish import this_host
+from mlarray.storage.publish import NO_SPACE, no_space, this_host
 from mlarray.storage.remote import is_remote
 from mlarray_convert.discovery import Case, group_of
 from mlarray_convert.grids import differences
@@ -62,8 +62,6 @@ from mlarray_convert.request import CHUNK_FORMATS, IfExists, Request, Verify
 from mlarray_convert.verify import check_written, refuse_damaged
 
 _PIECE_BYTES = 1 << 22
-_FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _HARMLESS = frozenset({"unit-converted", "axis-dropped"})  # notes that no one needs to act on
 _H5PY_BYTES = 25_000_000  # likewise, with 3.16
 _BLOSC2_BYTES = 30_000_000  # resident memory of the imported package, 27 MB as measured with 4.14.1
@@ -190,11 +188,11 @@ def _convert(job: Job, source: Source, limits: Limits, work: _Work, reason: str,
             checksum, size = file_checksum(sink.path), size_of(sink.path)
             sink.publish()
         except BaseException as error:  # also when the worker is told to stop: no partial file stays
-            # A C library reports a full disk as errors of many kinds; asked now, before the partial file makes room again.
-            full = isinstance(error, Exception) and _is_full(case.output.parent)
-            sink.abort()
-            if full and not (isinstance(error, OSError) and error.errno in _NO_SPACE):
-                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(case.output)) from error
+            told = no_space(error, case.output)
+            with contextlib.suppress(*() if told is None else (Exception,)):  # closing a library's file fails again
+                sink.abort()
+            if told is not None:
+                raise told from error
             raise
     outcome = _outcome(case, Status.WARNED if warnings else Status.OK, source, reason, tuple(dict.fromkeys(warnings)))
     return replace(outcome, dtype=str(sink.spec.dtype), bytes_out=size, checksum=checksum)
@@ -440,16 +438,10 @@ def _refuse_full_disk(plan: CasePlan) -> None:
 
 
 def _told(error: OSError, job: Job) -> str:
-    if error.errno in _NO_SPACE:
+    if error.errno in NO_SPACE:
         told = os.strerror(error.errno or 0)  # HDF5 puts addresses and times into its own
         return f"No space left for {job.case.output}: {told}. Free some, or choose another place with -o."
     return str(error) if error.errno is None else f"{error.strerror}: {error.filename or job.case.source}"
-
-
-def _is_full(folder: Path) -> bool:
-    with contextlib.suppress(OSError):  # also for a remote folder, which the system does not know
-        return shutil.disk_usage(folder).free < _FULL_BYTES
-    return False
 
 
 def _outcome(case: Case, status: Status, source: Source, reason: str, warnings: tuple[str, ...]) -> Outcome:

@@ -46,6 +46,7 @@ class Beginning:
 
     epoch = property(lambda self: self.stream.epoch)
     first = property(lambda self: self.stream.first)
+    batch_bytes = property(lambda self: self.stream.batch_bytes)
 
     def __len__(self) -> int:
         return self.batches

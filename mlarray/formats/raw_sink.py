@@ -6,6 +6,7 @@ them in storage order.
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import math
 from collections.abc import Callable
@@ -68,12 +69,16 @@ class RawSink:
         self._next = 0
         self._start = len(header)
         self._patch = patch
-        if compress is not None and whole:
-            self._stream = compress(self._file)
-            self._stream.write(header)
-        else:
-            self._file.write(header)
-            self._stream = compress(self._file) if compress is not None else None
+        try:
+            if compress is not None and whole:
+                self._stream = compress(self._file)
+                self._stream.write(header)
+            else:
+                self._file.write(header)
+                self._stream = compress(self._file) if compress is not None else None
+        except BaseException:
+            self.abort()
+            raise
 
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block`` at ``region``."""
@@ -114,10 +119,12 @@ class RawSink:
     def abort(self) -> None:
         """Remove what was written."""
         try:
-            if self._stream is not None and not self._file.closed:
-                self._stream.close()  # a compressor may own threads that write to the file
+            with contextlib.suppress(Exception):  # a full disk fails again when the rest is flushed
+                if self._stream is not None and not self._file.closed:
+                    self._stream.close()  # a compressor may own threads that write to the file
+            with contextlib.suppress(OSError):
+                self._file.close()
         finally:
-            self._file.close()
             self._pending.abort()
 
 

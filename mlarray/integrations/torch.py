@@ -8,15 +8,17 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, default_collate, get_worker_info
+from torch.utils.data import DataLoader, get_worker_info
 
 from mlarray.streaming.arguments import flag, instance, start_method, whole
 from mlarray.streaming.batch import Batch, Sample
+from mlarray.streaming.handover import HELD, Parcel, Place, Ring, packed, ring_for, unpacked
 from mlarray.streaming.loader import BatchStream, checked_stream
 from mlarray.transforms.augmentations.drawing import key_of
 
@@ -34,10 +36,13 @@ class TorchBatch:
         One per group.
     samples : tuple of Sample
         Where each patch was cut. Their arrays are views of the tensors on the CPU.
+    place : Place, optional
+        In a worker, the shared memory that the tensors lie in.
     """
 
     tensors: Mapping[str, torch.Tensor]
     samples: tuple[Sample, ...]
+    place: Place | None = field(default=None, repr=False)
 
     def __len__(self) -> int:
         return len(self.samples)
@@ -60,6 +65,21 @@ class TorchBatch:
     def __reduce__(self) -> tuple[object, ...]:
         bare = tuple(replace(sample, arrays={}) for sample in self.samples)  # each view would be sent as a copy
         return (_with_views, (self.tensors, bare))
+
+
+def _handed_over(batch: TorchBatch) -> tuple[Any, ...]:
+    """Return how a batch goes to another process: from a worker of :func:`torch_loader` in the place that it lies in."""
+    if batch.place is None:
+        return batch.__reduce__()
+    own = {group: tensor.numpy() for group, tensor in batch.tensors.items()}
+    return (_received, (packed(Batch(own, batch.samples), batch.place),))
+
+
+def _received(parcel: Parcel) -> TorchBatch:
+    return as_tensors(unpacked(parcel))
+
+
+ForkingPickler.register(TorchBatch, _handed_over)
 
 
 def as_tensors(batch: Batch) -> TorchBatch:
@@ -96,10 +116,13 @@ class TorchPatches:
     ----------
     stream : BatchStream
         Such as a :class:`~mlarray.streaming.PatchStream`.
+    rings : sequence of Ring, optional
+        Memory for the batches of each worker. Default: torch's, new for each batch.
     """
 
-    def __init__(self, stream: BatchStream) -> None:
+    def __init__(self, stream: BatchStream, rings: Sequence[Ring | None] = ()) -> None:
         self.stream = checked_stream(stream)
+        self._rings = tuple(rings)
 
     def __len__(self) -> int:
         return len(self.stream)
@@ -112,17 +135,16 @@ class TorchPatches:
         if epoch != self.stream.epoch:
             self.stream.set_epoch(epoch)
         _seed_worker(epoch, number)
-        if get_worker_info() is None:
+        place = self._free_place()
+        if place is None:
             return as_tensors(self.stream.batch(number))
-        tensors: list[torch.Tensor] = []
+        return replace(as_tensors(self.stream.batch(number, stack=place.stack)), place=place)
 
-        def shared(arrays: Sequence[NDArray]) -> NDArray:
-            tensors.append(default_collate([tensor_of(array) for array in arrays]))
-            stacked: NDArray = tensors[-1].numpy()
-            return stacked
-
-        batch = self.stream.batch(number, stack=shared)  # in memory that the loader's process sees, and nowhere else
-        return _with_views(dict(zip(batch.arrays, tensors, strict=True)), batch.samples)
+    def _free_place(self) -> Place | None:
+        """Return a place for a batch of this worker; None in the loader's process, and where there is none."""
+        worker = get_worker_info()
+        ring = self._rings[worker.id] if worker is not None and worker.id < len(self._rings) else None
+        return ring.take() if ring is not None and ring.own() else None
 
 
 class EpochBatches:
@@ -168,11 +190,13 @@ def torch_loader(
     workers, prefetch = whole("workers", workers, 0), whole("prefetch", prefetch, 1)
     context = start_method(context)
     flag("pin_memory", pin_memory)
+    room = checked_stream(stream).batch_bytes
+    rings = [ring_for(prefetch + HELD, room) for _ in range(workers)]
     ahead: dict[str, Any] = {}
     if workers:
         ahead = {"prefetch_factor": prefetch, "persistent_workers": True, "multiprocessing_context": context}
     return DataLoader(
-        TorchPatches(stream),
+        TorchPatches(stream, rings),
         batch_size=None,
         sampler=EpochBatches(stream),
         num_workers=workers,
@@ -193,4 +217,5 @@ def _seed_worker(epoch: int, number: int) -> None:
     key = key_of("batch", worker.seed - worker.id, epoch, number)
     random.seed(key)
     np.random.seed(key & 0xFFFFFFFF)  # noqa: NPY002 the state that code of others uses
-    torch.manual_seed(key)
+    # Seeding every kind of device takes a tenth of a millisecond; a worker that has not begun to use one has the CPU's alone.
+    (torch.manual_seed if torch.cuda.is_initialized() else torch.default_generator.manual_seed)(key)

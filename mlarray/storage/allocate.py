@@ -11,7 +11,7 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.layout import Layout, stored_layout
 from mlarray.sources.base import NDArray
 from mlarray.spec import ArraySpec
-from mlarray.storage.blosc import BloscStore, MapMode, create_store
+from mlarray.storage.blosc import BloscStore, create_store
 from mlarray.storage.filters import NO_DATA, ONE_BYTE, FilterChoice, choose_filter
 from mlarray.storage.options import (
     COMPRESSION_LEVEL,
@@ -52,7 +52,6 @@ def allocate(
     options: StorageOptions,
     *,
     path: Path | None = None,
-    mmap_mode: MapMode = None,
     layout: Layout | None = None,
     sample: NDArray | None = None,
     place: str = "the centre",
@@ -66,7 +65,7 @@ def allocate(
         The array; its dtype is stored in native byte order.
     options : StorageOptions
         What the caller asked for.
-    path, mmap_mode
+    path : Path, optional
         As for :func:`mlarray.storage.blosc.create_store`.
     layout : Layout, optional
         Chosen already; default: what the options ask for.
@@ -95,7 +94,6 @@ def allocate(
         dtype,
         layout,
         path=path,
-        mmap_mode=mmap_mode,
         cparams=options.cparams,
         dparams=options.dparams,
         shuffle=True if choice is None else choice.shuffle,

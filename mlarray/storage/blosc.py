@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import ctypes
 import os
-from collections.abc import Callable, Iterable
-from functools import cache
+from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -30,12 +30,16 @@ from mlarray.storage.frame import (
     read_header,
     refuse_contradictions,
     replaced,
+    unfinished,
     usable_name,
     version_of,
+    with_mark,
 )
 from mlarray.storage.gather import ChunkGatherer
-from mlarray.storage.options import COMPRESSION_LEVEL, COMPRESSION_THREADS, DECOMPRESSION_THREADS, Compression, Params
+from mlarray.storage.opened import OpenedFile
+from mlarray.storage.options import COMPRESSION_THREADS, Compression, Params
 from mlarray.storage.packing import ChunkPacker, packer_for
+from mlarray.storage.parameters import compression_params, decompression_params, frame_opener
 from mlarray.storage.publish import full_disk_told
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 
@@ -69,6 +73,8 @@ class BloscStore:
         self.opened_version = version  # of a file that is only read
         # A file that is not mapped is opened anew by blosc2, by its name, for every chunk and record.
         self._version = version if mmap_mode is None else None
+        self._file: OpenedFile | None = None
+        self.is_marked = False  # by a writer that has not finished
         self._process = os.getpid()
         self._gatherer: ChunkGatherer | None = None
         self._packer: ChunkPacker | None = None
@@ -122,6 +128,7 @@ class BloscStore:
             self._adopt()
         if self._gatherer is not None:
             self._gatherer.flush(region)
+        self._look_at_file()
         if self.first_touch is not None:
             self.first_touch.before_read(region)
         direct = out.flags.c_contiguous and out.dtype == self.dtype
@@ -181,6 +188,7 @@ class BloscStore:
 
     def chunk_bytes(self, index: int) -> bytes:
         """Return the stored bytes of one chunk."""
+        self._look_at_file()
         try:
             return bytes(self._schunk.get_chunk(index))
         except RuntimeError as error:
@@ -188,7 +196,7 @@ class BloscStore:
 
     def put_chunk_bytes(self, index: int, data: bytes) -> None:
         """Replace one chunk by stored bytes of a store with the same shape, dtype, chunks and blocks."""
-        with full_disk_told(self.path):
+        with self._writing():
             self._schunk.update_chunk(index, data)
 
     def record_names(self) -> tuple[str, ...]:
@@ -232,13 +240,38 @@ class BloscStore:
         packed = packed_value(value)
         # Long ones are tables of numbers: as bytes they take 4 times as long to read (11 ms for 2.4 MB) and 15 to write.
         typesize = 1 if len(packed) < LONG_RECORD_BYTES else 8
-        with full_disk_told(self.path):
+        with self._writing():
             self._schunk.vlmeta.set_vlmeta(name, packed, typesize=typesize)
 
     def drop_record(self, name: str) -> None:
         """Remove a record; a no-op where there is none."""
         if name in self.record_names():
-            del self._schunk.vlmeta[name]
+            with self._writing():
+                del self._schunk.vlmeta[name]
+
+    def mark(self, *, unfinished: bool) -> None:
+        """Write into the header that the store is not finished, or that it is. See :func:`~mlarray.storage.frame.with_mark`."""
+        from blosc2 import blosc2_ext
+
+        layer = with_mark(blosc2_ext.meta__getitem__(self._schunk, "b2nd"), unfinished=unfinished)
+        with self._writing():
+            blosc2_ext.meta__setitem__(self._schunk, "b2nd", layer)
+        self.is_marked = unfinished
+
+    def continue_in(self, path: Path) -> None:
+        """Go on with the file at ``path``, which holds what this store holds, and write there.
+
+        Files are written with ordinary calls: a full disk is then an error of the call. Through a memory map it would be SIGBUS.
+        """
+        own = open_store(path, mode="a", mmap_mode=None, dparams=self._schunk.dparams)
+        if self.writable:
+            own._schunk.cparams = self._schunk.cparams  # a file does not keep the number of threads
+        gatherer, packer = self._gatherer, self._packer
+        self._let_go()
+        self._gatherer, self._packer = gatherer, packer
+        self._array, self._schunk, self._file, self.is_marked = own._array, own._schunk, own._file, own.is_marked
+        self.path, self.mmap_mode, self.writable = path, None, True
+        self._version = self.opened_version = None
 
     def frame_bytes(self) -> bytes:
         """Return the whole store as the bytes of a file: chunks as stored, and records."""
@@ -251,12 +284,20 @@ class BloscStore:
         return block
 
     def _store_block(self, region: Region, block: NDArray) -> None:
-        with full_disk_told(self.path):
+        with self._writing():
             if self._packer is not None and self._packer.takes(region):
                 for index, data in self._packer.packed(region, block):
                     self._schunk.update_chunk(index, data)
             else:
                 self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
+
+    def _writing(self) -> AbstractContextManager[None]:
+        self._look_at_file()
+        return full_disk_told(self.path)
+
+    def _look_at_file(self) -> None:
+        if self._file is not None:
+            self._file.refuse_other() if self.mmap_mode is None else self._file.refuse_shortened()
 
     def _refuse_replaced(self) -> None:
         if self._version is not None and self.path is not None and version_of(self.path) != self._version:
@@ -314,7 +355,6 @@ def create_store(
     layout: Layout,
     *,
     path: Path | None = None,
-    mmap_mode: MapMode = None,
     cparams: Params = None,
     dparams: Params = None,
     shuffle: bool = True,
@@ -330,8 +370,6 @@ def create_store(
         Chunks and blocks, or None in both for blosc2's own choice.
     path : Path, optional
         File to create; an existing one is replaced by a new file, so that readers of the old one keep it. Default: memory.
-    mmap_mode : {"w+", None}
-        Whether the file is written through a memory map.
     cparams, dparams : mapping or blosc2 object, optional
         Replace the defaults as a whole.
     shuffle : bool
@@ -351,13 +389,13 @@ def create_store(
     target: dict[str, Any] = {}
     if path is not None:
         path.unlink(missing_ok=True)
-        target = {"urlpath": name, **({"mmap_mode": mmap_mode} if mmap_mode else {"mode": "w"})}
+        target = {"urlpath": name, "mode": "w"}
     try:
         array = blosc2.zeros(
             shape,
             dtype,
-            cparams=_cparams(cparams, dtype, shuffle=shuffle, threads=threads),
-            dparams=_dparams(dparams),
+            cparams=compression_params(blosc2, cparams, dtype, shuffle=shuffle, threads=threads),
+            dparams=decompression_params(blosc2, dparams),
             **sizes,
             **target,
         )
@@ -365,11 +403,15 @@ def create_store(
         # It checks little of what it gets.
         if path is not None and not path.parent.is_dir():
             raise UsageError(f"The folder {path.parent} does not exist.", hint="Create it first.") from error
+        if path is not None:  # what can be made in memory fails for want of space, or of permission
+            create_store(shape, dtype, layout, cparams=cparams, dparams=dparams, shuffle=shuffle, threads=threads)
+            with full_disk_told(path):
+                raise RuntimeError(str(error)) from error
         raise UsageError(
             f"Blosc2 cannot create an array of shape {shape} and dtype {dtype} with chunks {layout.chunks} and blocks "
             f"{layout.blocks}: {error}."
         ) from error
-    return BloscStore(array, path, mmap_mode, writable=True)
+    return BloscStore(array, path, None, writable=True)
 
 
 def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams: Params = None) -> BloscStore:
@@ -406,8 +448,10 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     # What is written moves chunks; a reader's file stays as it is.
     ahead = None if writable else read_ahead_for(path, header, blosc2.decompress2)
     try:
-        array = _frame_opener()(name, mode, 0, mmap_mode=mmap_mode, dparams=_dparams(dparams))
+        array = frame_opener(blosc2)(name, mode, 0, mmap_mode=mmap_mode, dparams=decompression_params(blosc2, dparams))
     except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
+        if header.is_unfinished:
+            raise unfinished(path) from error
         raise FormatError(
             f"{path} is damaged or was never finished: blosc2 cannot open it.",
             hint=RESTORE,
@@ -424,6 +468,10 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     )
     opened._refuse_replaced()
     opened._ahead = ahead
+    if mmap_mode or writable:  # the records behind the index are in memory by now
+        needed = min(header.frame_bytes, header.data_end + 32 + 8 * inside.nchunks)
+        opened._file = OpenedFile(path, *header.version[:2], needed)
+    opened.is_marked = header.is_unfinished
     return opened
 
 
@@ -445,44 +493,3 @@ def store_from_frame(data: bytes) -> BloscStore:
     import blosc2
 
     return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
-
-
-@cache
-def _frame_opener() -> Callable[..., Any]:
-    """Return the call that opens a frame.
-
-    ``blosc2.open`` first searches which kind of object a name stands for, a third of what opening a small file costs. Here the
-    header has told that already, so the call that it ends in is made, as the package itself does in many places.
-    """
-    import blosc2
-
-    direct: Callable[..., Any] | None = getattr(getattr(blosc2, "blosc2_ext", None), "open", None)
-    return direct or (lambda name, mode, offset, **others: blosc2.open(name, mode=mode, offset=offset, **others))
-
-
-@cache
-def _default_dparams() -> Any:
-    # A ready object saves 40 of 150 microseconds an open, against the dictionary.
-    import blosc2
-
-    return blosc2.DParams(nthreads=DECOMPRESSION_THREADS)
-
-
-def _dparams(params: Params) -> Any:
-    return _default_dparams() if params is None else with_safe_threads(params)
-
-
-def _cparams(params: Params, dtype: np.dtype[Any], *, shuffle: bool, threads: int) -> Any:
-    if params is not None:
-        return with_safe_threads(params)
-    import blosc2
-
-    filters = [blosc2.Filter.SHUFFLE if shuffle else blosc2.Filter.NOFILTER]
-    return blosc2.CParams(
-        codec=blosc2.Codec.LZ4HC,
-        clevel=COMPRESSION_LEVEL,
-        nthreads=1 if is_forked() else threads,
-        typesize=dtype.itemsize,
-        filters=filters,
-        filters_meta=[0],
-    )

@@ -12,13 +12,13 @@ import stat
 import struct
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
 import msgpack
 
-from mlarray.errors import FormatError, MissingFileError, UsageError
+from mlarray.errors import FormatError, MissingFileError, UnfinishedError, UsageError
 
 Version: TypeAlias = tuple[int, int, int]
 
@@ -34,6 +34,8 @@ _ALLOWED_METALAYERS = frozenset({"b2nd", "med_blosc2"})
 RESTORE = (
     "Make it again from its source, or restore a copy. `mla verify --salvage OUT FILE` writes what is intact of it."
 )
+# In the place of the version of the layer "b2nd", which is 0 and which blosc2 does not look at.
+UNFINISHED_VERSION = 0x55
 
 
 class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, and a dataclass takes four times as long
@@ -66,6 +68,34 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
         """Where the chunks end and the index begins."""
         return self.header_bytes + self.compressed_bytes
 
+    @property
+    def is_unfinished(self) -> bool:
+        """Whether a writer of ours has not finished the file, see :func:`with_mark`."""
+        return _is_marked(self.metalayers)
+
+
+def with_mark(layer: bytes, *, unfinished: bool) -> bytes:
+    """Return the fixed metalayer of an array with, or without, the mark of a writer.
+
+    blosc2 keeps this layer in memory and writes it with every header, in one call of less than a page, and the header is what it
+    writes last when it changes a chunk. Its other places (chunk, index, trailer) follow each other, and a writer that dies
+    between two of them leaves an old index or the trailer of another moment.
+    """
+    return layer[:1] + bytes([UNFINISHED_VERSION if unfinished else 0]) + layer[2:]
+
+
+def _is_marked(metalayers: Mapping[str, bytes]) -> bool:
+    return metalayers.get("b2nd", b"")[1:2] == bytes([UNFINISHED_VERSION])
+
+
+def unfinished(path: Path | None, writer: str = "") -> UnfinishedError:
+    """Return the error for a file that says it is not finished; ``writer`` says who it was."""
+    return UnfinishedError(
+        f"{path} was not finished by its writer{writer}.",
+        hint="Wait if that process is alive; otherwise make the file again. "
+        f"`mla verify --salvage OUT {path}` keeps what is there.",
+    )
+
 
 def read_header(path: Path) -> FrameHeader:
     """Read and check the frame header of a file.
@@ -84,6 +114,8 @@ def read_header(path: Path) -> FrameHeader:
     ------
     MissingFileError
         When there is no such file.
+    UnfinishedError
+        When it is shorter than its header says, and marked by its writer.
     FormatError
         When the file is not a contiguous Blosc2 frame, is shorter than its header says, or holds a metalayer that an
         array file has no use for.
@@ -110,6 +142,8 @@ def read_header(path: Path) -> FrameHeader:
     finally:
         os.close(descriptor)
     frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
+    if frame_bytes > size and _is_marked(metalayers):
+        raise unfinished(path)
     if frame_bytes > size:
         raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
     if "b2nd" not in metalayers or not _ALLOWED_METALAYERS.issuperset(metalayers):

@@ -18,11 +18,12 @@ from typing import Any
 
 import xxhash
 
-from mlarray.errors import FormatError, IntegrityError, UnfinishedError
+from mlarray.errors import FormatError, IntegrityError
 from mlarray.region import Region
 from mlarray.storage.blosc import BloscStore, decoded, open_store
 from mlarray.storage.chunk_proof import DIGEST_BYTES, ChunkProof, FirstTouch, damaged_chunk, digest
-from mlarray.storage.frame import RESTORE, read_header, replaced
+from mlarray.storage.frame import RESTORE, read_header, replaced, unfinished
+from mlarray.storage.publish import flush_to_disk
 from mlarray.storage.seal import SealState, seal_state, write_seal
 
 STATE_RECORD = "mla_state"
@@ -66,7 +67,8 @@ class IntegrityReport:
 
 
 def mark_unfinished(store: BloscStore) -> None:
-    """Write into the store that this process is writing it."""
+    """Write into the store, in its header and in a record, that this process is writing it."""
+    store.mark(unfinished=True)
     writer = {"state": "writing", "host": socket.gethostname(), "pid": os.getpid(), "token": _PROCESS_TOKEN}
     store.put_record(STATE_RECORD, writer)
 
@@ -79,16 +81,17 @@ def refuse_unfinished(store: BloscStore) -> None:
     UnfinishedError
         Naming the writer.
     """
-    state = store.record(STATE_RECORD)
-    if state is None:
+    try:
+        state = store.record(STATE_RECORD)
+    except FormatError:  # the name of the writer is lost
+        state = {}
+    if state is None and not store.is_marked:
         return
     writer = state if isinstance(state, Mapping) else {}
     if (writer.get("token"), writer.get("pid")) == (_PROCESS_TOKEN, os.getpid()):  # a forked child inherits the token
         return
-    raise UnfinishedError(
-        f"{store.path} was not finished by its writer (process {writer.get('pid')!r} on {writer.get('host')!r}).",
-        hint="Wait if that process is alive. Otherwise make the file again; `mla verify --salvage OUT FILE` keeps what is there.",
-    )
+    who = f" (process {writer.get('pid')!r} on {writer.get('host')!r})" if writer else ""
+    raise unfinished(store.path, who)
 
 
 def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> None:
@@ -125,6 +128,11 @@ def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> No
     store.drop_record(STATE_RECORD)
     if store.path is not None:
         write_seal(store.path)
+    if store.is_marked:
+        # The mark goes when everything else is on disk: after a loss of power no part of the file may be older than it.
+        if store.path is not None:
+            flush_to_disk(store.path)
+        store.mark(unfinished=False)
 
 
 def is_current(store: BloscStore) -> bool:

@@ -7,12 +7,15 @@ machines knows which of its own workers are gone, and says so.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 from mlarray.storage.publish import part_owner, remove_tree, this_host
 
 _CLOCK_SLACK_SECONDS = 2.0
+_OLD_SECONDS = 3600.0
 
 
 def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[tuple[str, int]] = ()) -> tuple[Path, ...]:
@@ -32,6 +35,22 @@ def remove_leftovers(folders: Iterable[Path], *, dead: Iterable[tuple[str, int]]
             remove_tree(path)
             removed.append(path)
     return tuple(removed)
+
+
+@cache
+def remove_old_leftovers(folder: Path) -> None:
+    """Remove what dead writers left in a folder an hour ago or longer; looked for once per process and folder.
+
+    The hour is for containers that share the name of their host and not its process ids: what lives there seems dead here.
+    """
+    newest = time.time() - _OLD_SECONDS
+    for path, owner in _unfinished([folder]):
+        try:
+            old = path.stat().st_mtime < newest
+        except OSError:  # just published
+            continue
+        if old and owner[0] == this_host() and not _may_live(owner[1], path):
+            remove_tree(path)
 
 
 def _unfinished(folders: Iterable[Path]) -> Iterator[tuple[Path, tuple[str, int]]]:

@@ -6,7 +6,6 @@ believed only while they are the same.
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,8 @@ from mlarray.errors import FormatError
 from mlarray.storage import integrity
 from mlarray.storage.blosc import BloscStore, open_store
 from mlarray.storage.integrity import STATISTICS_RECORD
-from mlarray.storage.publish import PendingFile, is_part
+from mlarray.storage.leftovers import remove_old_leftovers
+from mlarray.storage.publish import PendingFile, copy_file, is_part
 
 _CHUNKS = "chunks"
 
@@ -65,9 +65,10 @@ def keep_statistics(path: Path, record: Mapping[str, object]) -> None:
     if is_part(final.name):
         _put(final, record)
         return
+    remove_old_leftovers(final.parent)
     pending = PendingFile(final)
     try:
-        shutil.copy(final, pending.path)
+        copy_file(final, pending.path)
         _put(pending.path, record)
         pending.publish()
     except BaseException:

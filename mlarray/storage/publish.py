@@ -8,6 +8,7 @@ folder is handled alike: filled under a temporary name, then exchanged for what 
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import os
 import shutil
@@ -20,6 +21,8 @@ from pathlib import Path
 from mlarray.errors import UsageError
 
 PART_SUFFIX = ".part"
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FULL_BYTES = 1 << 16  # less than this free means that the last write failed for want of space
 _FLUSHES = 8
 _REMOVALS = 20
 # From linux/fcntl.h, linux/fs.h and macOS's sys/stdio.h.
@@ -98,17 +101,98 @@ class PendingFolder:
 
 @contextlib.contextmanager
 def full_disk_told(path: Path | None) -> Iterator[None]:
-    """Tell that a disk may be full where blosc2 fails to write to ``path``, for it says nothing."""
+    """Tell that a disk may be full, or a folder read-only, where blosc2 fails to write to ``path``, for it says nothing."""
     try:
         yield
     except RuntimeError as error:
         if path is None:
             raise
+        if not may_write(path.parent):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(final_path(path))) from error
         free = shutil.disk_usage(path.parent).free
-        raise OSError(
-            f"{path} could not be written ({error}); {free} bytes are free there. The disk, or what this user may "
-            "write to it, is full."
-        ) from error
+        told = OSError(
+            f"{final_path(path)} could not be written ({str(error) or 'blosc2 does not say why'}); {free} bytes are free there. "
+            "The disk, or what this user may write to it, is full."
+        )
+        told.errno = errno.ENOSPC
+        raise told from error
+
+
+def may_write(path: Path) -> bool:
+    """Tell whether this process may write a file, or make files in a folder."""
+    return os.access(path, os.W_OK, effective_ids=os.access in os.supports_effective_ids)
+
+
+def refuse_unchangeable(path: Path) -> None:
+    """Raise where a file that is there cannot be replaced by a changed copy.
+
+    Raises
+    ------
+    PermissionError
+        The file or its folder is read-only for this process.
+    """
+    if path.is_file() and not (may_write(path) and may_write(path.resolve().parent)):
+        raise PermissionError(f"{path} cannot be changed: no permission to write it and its folder.")
+
+
+@contextlib.contextmanager
+def named_errors(path: Path) -> Iterator[None]:
+    """Put the name of the file into errors of the system that have none: those of writing to an open file."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno is None or error.filename is not None or str(final_path(path)) in str(error):
+            raise
+        raise OSError(error.errno, os.strerror(error.errno), str(final_path(path))) from error
+
+
+def no_space(error: BaseException, path: Path) -> OSError | None:
+    """Return the error that there is no space for ``path``, where that is why ``error`` was raised and it does not say so.
+
+    C libraries report a full disk as errors of many kinds; so this is asked before what was written is removed.
+    """
+    if not isinstance(error, Exception):
+        return None
+    first: BaseException | None = error
+    while first is not None:
+        if isinstance(first, OSError) and first.errno in NO_SPACE:
+            told = first is error and str(final_path(path)) in str(error)
+            return None if told else OSError(first.errno, os.strerror(first.errno or 0), str(final_path(path)))
+        first = first.__cause__ or first.__context__
+    with contextlib.suppress(OSError):  # also for a remote folder, which the system does not know
+        if shutil.disk_usage(path.parent).free < _FULL_BYTES:
+            return OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final_path(path)))
+    return None
+
+
+def copy_file(source: Path, target: Path) -> None:
+    """Copy bytes and permissions; errors name the file that ``target`` is to become."""
+    try:
+        shutil.copy(source, target)
+    except OSError as error:
+        raise OSError(error.errno, error.strerror, str(final_path(target))) from error
+
+
+def write_file(final: Path, data: bytes) -> None:
+    """Write a file in one step, or not at all; what is no file, such as a pipe, gets the bytes.
+
+    Raises
+    ------
+    OSError
+        With the name of the file.
+    """
+    if final.exists() and not final.is_file():
+        with named_errors(final), final.open("wb") as stream:
+            stream.write(data)
+        return
+    pending = PendingFile(final.resolve())
+    try:
+        with named_errors(final):
+            pending.path.write_bytes(data)
+            pending.publish()
+    except BaseException:
+        pending.abort()
+        raise
 
 
 def part_path(final: Path) -> Path:
@@ -118,6 +202,13 @@ def part_path(final: Path) -> Path:
     # Host and process id make the name unique on shared storage and let a cleaner tell a dead owner from a living one.
     owner = f"{this_host()}-{os.getpid()}-{next(_counter)}"
     return final.parent / f".{_shortened(final.name)}.{owner}{PART_SUFFIX}"
+
+
+def final_path(path: Path) -> Path:
+    """Return the name that an unfinished file will get (the beginning of a long one), and other paths as they are."""
+    if part_owner(path.name) is None:
+        return path
+    return path.with_name(path.name.removesuffix(PART_SUFFIX).rpartition(".")[0].removeprefix("."))
 
 
 def remove_tree(path: Path) -> None:
@@ -226,7 +317,8 @@ def flush_to_disk(path: Path) -> None:
     """Force the bytes of a file to stable storage."""
     fd = os.open(path, os.O_RDWR | getattr(os, "O_BINARY", 0))
     try:
-        os.fsync(fd)
+        with named_errors(path):  # some systems tell only now that there was no space
+            os.fsync(fd)
     finally:
         os.close(fd)
 

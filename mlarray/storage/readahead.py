@@ -198,7 +198,7 @@ class FileReadAhead:
         self._fd = -1
         self._pid = 0
         self._offsets: npt.NDArray[np.int64] | None = None
-        self._block_ends: dict[int, tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None] = {}
+        self._block_ends: dict[int, tuple[list[int], list[int]] | None] = {}
         self._usable = True
         self._grid: ChunkGrid | None = None
         self.cold_reads = 0
@@ -288,8 +288,7 @@ class FileReadAhead:
                 continue
             starts, ends = known
             begin = int(offsets[chunk]) + self._start
-            inside = [block for block in blocks if block < len(starts)]
-            pieces += [(begin + int(starts[block]), begin + int(ends[block])) for block in inside]
+            pieces += [(begin + starts[block], begin + ends[block]) for block in blocks if block < len(starts)]
         return _merged(sorted(pieces))
 
     def _chunk_offsets(self) -> npt.NDArray[np.int64]:
@@ -323,7 +322,7 @@ class FileReadAhead:
         return begin + self._start, end
 
 
-def _block_ranges(raw: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]] | None:
+def _block_ranges(raw: bytes, count: int) -> tuple[list[int], list[int]] | None:
     """Return first and last byte of each block relative to its chunk, or None for a chunk without block starts."""
     if len(raw) < _CHUNK_HEADER_BYTES:
         return None
@@ -333,7 +332,7 @@ def _block_ranges(raw: bytes, count: int) -> tuple[npt.NDArray[np.int64], npt.ND
     starts = np.frombuffer(raw, np.int32, count, _CHUNK_HEADER_BYTES).astype(np.int64)
     # Several compression threads write blocks as they finish: the end of one is the next higher start of any other.
     ordered = np.append(np.sort(starts), compressed)
-    return starts, ordered[np.searchsorted(ordered, starts, side="right")]
+    return starts.tolist(), ordered[np.searchsorted(ordered, starts, side="right")].tolist()
 
 
 def _merged(pieces: Iterable[tuple[int, int]]) -> Ranges:

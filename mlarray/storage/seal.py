@@ -16,7 +16,8 @@ from pathlib import Path
 
 import xxhash
 
-from mlarray.storage.frame import FrameHeader, open_to_read, read_at, read_header
+from mlarray.storage.frame import FrameHeader, open_to_read, read_at, read_header, with_mark
+from mlarray.storage.publish import final_path, named_errors
 
 MAGIC = b"mla-seal"
 _CONTENT = struct.Struct(">8sQ16s")  # magic, length of the frame, XXH3-128 of what surrounds the chunks
@@ -42,11 +43,11 @@ def write_seal(path: Path) -> None:
         As the system says, also for a full disk.
     """
     header = read_header(path)
-    with path.open("r+b", buffering=0) as file:
+    with named_errors(path), path.open("r+b", buffering=0) as file:
         seal = _seal(file.fileno(), header)
         file.seek(header.frame_bytes)
         if file.write(seal) != len(seal):
-            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(final_path(path)))
         file.truncate()
 
 
@@ -70,9 +71,13 @@ def seal_state(path: Path, header: FrameHeader | None = None) -> SealState:
 
 
 def _seal(fd: int, header: FrameHeader) -> bytes:
-    surroundings = xxhash.xxh3_128()
-    for begin, end in ((0, header.header_bytes), (header.data_end, header.frame_bytes)):
-        for place in range(begin, end, _PIECE_BYTES):
-            surroundings.update(read_at(fd, min(_PIECE_BYTES, end - place), place))
+    layer = header.metalayers["b2nd"]
+    head = read_at(fd, header.header_bytes, 0)
+    # The mark of an unfinished file goes after the seal has been written, so the seal is that of the header without it.
+    surroundings = xxhash.xxh3_128(
+        head.replace(layer, with_mark(layer, unfinished=False), 1) if header.is_unfinished else head
+    )
+    for place in range(header.data_end, header.frame_bytes, _PIECE_BYTES):
+        surroundings.update(read_at(fd, min(_PIECE_BYTES, header.frame_bytes - place), place))
     content = _CONTENT.pack(MAGIC, header.frame_bytes, surroundings.digest())
     return content + xxhash.xxh3_64_digest(content)

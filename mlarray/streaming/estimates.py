@@ -79,10 +79,13 @@ def estimates(plans: CasePlans, copies: int) -> list[CaseEstimate]:
     return [_estimate(plans, number, copies) for number in range(len(plans.cases))]
 
 
-def batch_bytes(plans: CasePlans, batch_size: int) -> int:
-    """Return the bytes of the largest batch."""
+def batch_bytes(plans: CasePlans, batch_size: int, *, itemsize: int | None = None) -> int:
+    """Return the bytes of the largest batch, as its types are before transforms of patches, or with that many for each value."""
     sizes = (
-        sum(_patch_bytes(plans.base(number, group)) for group in plans.settings.chains)
+        sum(
+            _patch_bytes(plans.base(number, group), itemsize) * (1 + chain.extend_slice)
+            for group, chain in plans.settings.chains.items()
+        )
         for number in range(len(plans.cases))
     )
     return batch_size * max(sizes, default=0)
@@ -158,6 +161,6 @@ def _peak(plan: Plan) -> int:
     return plan.peak_bytes(middle)
 
 
-def _patch_bytes(plan: Plan) -> int:
+def _patch_bytes(plan: Plan, itemsize: int | None) -> int:
     extents = (declared or n for declared, n in zip(plan.patch_size, plan.result.shape, strict=True))
-    return plan.result.channels * math.prod(extents) * plan.result.dtype.itemsize
+    return plan.result.channels * math.prod(extents) * (itemsize or plan.result.dtype.itemsize)

@@ -25,10 +25,12 @@ from multiprocessing.connection import Connection, wait
 from types import TracebackType
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+import numpy as np
+
 from mlarray.errors import UsageError, WorkerError
 from mlarray.streaming.arguments import start_method, whole
 from mlarray.streaming.batch import Batch, Stack
-from mlarray.streaming.handover import Inbox, give
+from mlarray.streaming.handover import HELD, Ring, packed, ring_for, unpacked
 
 _STOP_SECONDS = 2.0
 _LOOK_SECONDS = 1.0  # how often who waits looks whether anybody will still come
@@ -45,6 +47,10 @@ class BatchStream(Protocol):
     @property
     def first(self) -> int:
         """Which batch the current epoch begins with: above 0 where an interrupted one goes on."""
+
+    @property
+    def batch_bytes(self) -> int:
+        """Most bytes of the arrays of a batch; what takes more comes as well, only slower."""
 
     def __len__(self) -> int:
         """Return how many batches of this rank the epoch has."""
@@ -64,7 +70,9 @@ def checked_stream(stream: BatchStream) -> BatchStream:
     UsageError
         Something else.
     """
-    if isinstance(stream, type) or not all(hasattr(stream, name) for name in ("batch", "set_epoch", "epoch", "first")):
+    if isinstance(stream, type) or not all(
+        hasattr(stream, name) for name in ("batch", "set_epoch", "epoch", "first", "batch_bytes")
+    ):
         raise UsageError(f"stream is a stream of batches, got {type(stream).__name__}.", hint="Make a PatchStream.")
     return stream
 
@@ -74,6 +82,7 @@ class _Worker:
     number: int
     process: Any
     pipe: Connection[Any, Any]
+    ring: Ring | None
     asked: deque[_Job] = field(default_factory=deque)
     has_answered: bool = False
 
@@ -107,7 +116,7 @@ class WorkerLoader:
     >>> from mlarray import Region
     >>> from mlarray.streaming.batch import Batch, Sample
     >>> class Numbers:
-    ...     epoch = first = 0
+    ...     epoch = first = batch_bytes = 0
     ...     def __len__(self):
     ...         return 3
     ...     def set_epoch(self, epoch):
@@ -125,7 +134,6 @@ class WorkerLoader:
         self.prefetch = whole("prefetch", prefetch, 1)
         self.context = start_method(context) or ("fork" if sys.platform == "linux" else "spawn")
         self._team: list[_Worker] = []
-        self._inbox = Inbox()
         self._iteration = 0
         self._finalizer = weakref.finalize(self, _stop, self._team, os.getpid())
 
@@ -166,15 +174,19 @@ class WorkerLoader:
         try:
             for number in range(self.workers):
                 ours, theirs = context.Pipe()
+                ring = ring_for(self.prefetch + HELD, self.stream.batch_bytes)
                 # A fork copies every descriptor: a worker that kept its siblings' would hide the death of the parent from them.
                 foreign = [ours, *(worker.pipe for worker in self._team)] if self.context == "fork" else []
                 process = context.Process(  # type: ignore[attr-defined]
-                    target=_serve, args=(theirs, foreign, self.stream), name=f"mlarray-worker-{number}", daemon=True
+                    target=_serve,
+                    args=(theirs, foreign, self.stream, ring),
+                    name=f"mlarray-worker-{number}",
+                    daemon=True,
                 )
                 with _deaf_and_quiet(self.context):
                     process.start()
                 theirs.close()
-                self._team.append(_Worker(number, process, ours))
+                self._team.append(_Worker(number, process, ours, ring))
         except (pickle.PicklingError, AttributeError, TypeError) as error:
             _stop(self._team, os.getpid())
             raise UsageError(
@@ -199,7 +211,7 @@ class WorkerLoader:
         while True:
             worker = self._talking(job)
             try:
-                answered, kind, value = self._inbox.take(worker.pipe)
+                answered, kind, value = unpacked(worker.pipe.recv())
             except (EOFError, OSError):
                 self._raise_death(worker)
             worker.has_answered = True
@@ -261,7 +273,9 @@ class WorkerLoader:
         return error
 
 
-def _serve(pipe: Connection[Any, Any], foreign: Sequence[Connection[Any, Any]], stream: BatchStream) -> None:
+def _serve(
+    pipe: Connection[Any, Any], foreign: Sequence[Connection[Any, Any]], stream: BatchStream, ring: Ring | None
+) -> None:
     """Answer jobs until nobody asks any more; runs in the worker process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # it reaches every process of a terminal: the parent decides
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -281,15 +295,18 @@ def _serve(pipe: Connection[Any, Any], foreign: Sequence[Connection[Any, Any]], 
                 jobs.append(pipe.recv())
             while jobs[0][0] < jobs[-1][0]:
                 jobs.popleft()  # of an iteration that was left
-            give(pipe, _answer(stream, jobs.popleft()))
+            place = None if ring is None else ring.take()
+            answer = _answer(stream, jobs.popleft(), np.stack if place is None else place.stack)
+            pipe.send(packed(answer, place))
+            del answer  # its place is the receiver's now
 
 
-def _answer(stream: BatchStream, job: _Job) -> tuple[_Job, str, object]:
+def _answer(stream: BatchStream, job: _Job, stack: Stack) -> tuple[_Job, str, object]:
     _, epoch, index = job
     try:
         if stream.epoch != epoch:
             stream.set_epoch(epoch)
-        return job, "batch", stream.batch(index)
+        return job, "batch", stream.batch(index, stack=stack)
     except Exception as error:
         text = None
         with contextlib.suppress(Exception):

@@ -36,6 +36,7 @@ from mlarray.streaming.estimates import (
     whole_copies_bytes,
 )
 from mlarray.streaming.grid import Overlap, padded
+from mlarray.streaming.handover import HELD
 from mlarray.streaming.kept import kept_for
 from mlarray.streaming.neighbours import read_with_neighbours
 from mlarray.streaming.order import epoch_order, share
@@ -212,7 +213,7 @@ class PatchStream:
             shuffle_window=shuffle_window,
             workers=workers,
             processors=this_machine().processors,
-            batch_bytes=(PREFETCH + 1) * batch_bytes(self._plans, batch_size)
+            batch_bytes=(PREFETCH + HELD) * batch_bytes(self._plans, batch_size)
             + whole_copies_bytes(self._plans, self.copies, places=max(batch_size + 1, shuffle_window or 0)),
         )
         self._plans.resident = self.decision.regime is CaseRegime.CACHE
@@ -249,6 +250,11 @@ class PatchStream:
     def patch_size(self) -> tuple[int, ...]:
         """Spatial extents of a patch, as declared; 0 is free."""
         return self._plans.base(0, self._first).patch_size
+
+    @property
+    def batch_bytes(self) -> int:
+        """Most bytes of the arrays of a batch, if every value took 8."""
+        return batch_bytes(self._plans, self.batch_size, itemsize=8)
 
     @property
     def patches(self) -> int:
@@ -464,8 +470,7 @@ class PatchStream:
         own, copy, number = (int(value) for value in entry)
         case = self._own_cases[own]
         forced = self.sampler.forced(place, self.batch_size)
-        region = self._places.region(case, copy, number, forced=forced)
-        return case, copy, region, repeated
+        return case, copy, self._places.region(case, copy, number, forced=forced), repeated
 
     def _identity(self) -> str:
         """Return a mark of everything that decides batches."""

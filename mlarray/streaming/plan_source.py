@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from mlarray.sources.base import Access, NDArray, SinkOptions, SourceBase, Sourc
 from mlarray.sources.copy import copy
 from mlarray.sources.tiles import plan_tiles
 from mlarray.spec import ArraySpec
+from mlarray.storage.publish import no_space
 from mlarray.streaming.plan import Plan
 
 TILE_BYTES = 32 << 20
@@ -125,15 +127,21 @@ def write_result(
     module.losses(source.spec, source.info)  # raises where the format cannot hold it at all
     path.parent.mkdir(parents=True, exist_ok=True)
     plan.measure()
-    sink = module.open_sink(
-        path, source.spec, source.info, SinkOptions(storage or {}, record or {}, hold_bytes=TILE_BYTES)
-    )
+    sink = None
     try:
+        sink = module.open_sink(
+            path, source.spec, source.info, SinkOptions(storage or {}, record or {}, hold_bytes=TILE_BYTES)
+        )
         tiles = plan_tiles(source.spec, sink.chunks, access=sink.access, order=sink.order)
         copy(source, sink, tiles, progress=progress)
         sink.publish()
-    except BaseException:
-        sink.abort()
+    except BaseException as error:
+        told = no_space(error, path)
+        if sink is not None:
+            with contextlib.suppress(*() if told is None else (Exception,)):  # closing a library's file fails again
+                sink.abort()
+        if told is not None:
+            raise told from error
         raise
     finally:
         plan.release()

@@ -6,6 +6,7 @@ that they are compared with. Volumes that are too large are cut around their cen
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -15,13 +16,16 @@ from pathlib import Path
 import numpy as np
 
 from mlarray.errors import MissingFileError, UsageError
+from mlarray.formats.raw_sink import RawSink
 from mlarray.formats.registry import format_of_name, open_source
 from mlarray.layout import DEFAULT_PATCH_SIZE, PatchSize
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.memory import GeneratedSource
+from mlarray.sources.raw import RawLayout
 from mlarray.sources.tiles import plan_tiles
 from mlarray.spec import ArraySpec
+from mlarray.storage.publish import named_errors
 
 SYNTHETIC = ("ct", "mr", "labels")
 MOST_VOLUMES = 4
@@ -179,15 +183,22 @@ def store_volumes(
         corner = tuple((n - kept) // 2 for n, kept in zip(spec.shape, shape, strict=True))
         kept_spec = replace(spec, shape=shape, dtype=dtype, geometry=None)
         path = folder / f"raw_{number}.npy"
-        stored = np.lib.format.open_memmap(path, "w+", dtype, shape)
+        header = io.BytesIO()
+        fields = {"descr": np.lib.format.dtype_to_descr(dtype), "fortran_order": False, "shape": shape}
+        np.lib.format.write_array_header_1_0(header, fields)
+        stored = RawSink(path, kept_spec, RawLayout.in_order(shape, dtype), header.getvalue())
         tiles = plan_tiles(kept_spec, None, access=origin.source.access, order=origin.source.order)
         done = 0
-        for region in tiles:
-            stored[region.slices] = origin.source.read(region.translate(corner))
-            done += region.size
-            progress((number + done / max(1, kept_spec.size)) / len(origins))
-        stored.flush()
-        del stored
+        try:
+            with named_errors(path):
+                for region in tiles:
+                    stored.write(region, origin.source.read(region.translate(corner)))
+                    done += region.size
+                    progress((number + done / max(1, kept_spec.size)) / len(origins))
+                stored.publish()
+        except BaseException:
+            stored.abort()
+            raise
         volumes.append(Volume(origin.name, path, kept_spec, spec.shape))
     return tuple(volumes)
 

@@ -5,6 +5,7 @@ HTML with SVG inside needs nothing but a browser and loads nothing. PNG is drawn
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from html import escape
 from pathlib import Path
 
 from mlarray.errors import MissingDependencyError, UsageError
+from mlarray.storage.publish import write_file
 from mlarray_convert.bench.measure import FLOOR, Mode
 from mlarray_convert.bench.report import BenchReport
 
@@ -101,7 +103,7 @@ def save_plot(report: BenchReport, path: str | Path) -> None:
     place = Path(path)
     check_plot(place)
     if place.suffix.lower() == ".html":
-        place.write_text(html_page(report), encoding="utf-8")
+        write_file(place, html_page(report).encode())
     else:
         _save_png(report, place)
 
@@ -351,7 +353,9 @@ def _save_png(report: BenchReport, path: Path) -> None:
         panel.set_axis_off()
     names = "\n".join(f"{number}  {one.candidate.name}" for number, one in enumerate(report.stored, 1))
     figure.legend(handles=[], title=names, loc="outside right upper", alignment="left", frameon=False)
-    figure.savefig(path, dpi=110)
+    picture = io.BytesIO()
+    figure.savefig(picture, format="png", dpi=110)
+    write_file(path, picture.getvalue())
 
 
 def _numbers(value: object) -> Sequence[int]:

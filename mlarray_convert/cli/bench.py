@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from mlarray.errors import UsageError
+from mlarray.storage.publish import write_file
 from mlarray_convert.bench.data import SYNTHETIC
 from mlarray_convert.bench.measure import FLOOR
 from mlarray_convert.bench.plot import check_plot, save_plot
@@ -83,7 +84,7 @@ def command(
     if json_path == "-":
         click.echo(text)
     elif json_path is not None:
-        Path(json_path).write_text(text + "\n", encoding="ascii")
+        write_file(Path(json_path), f"{text}\n".encode("ascii"))
     if plot is not None:
         save_plot(report, plot)
     click.echo(report_text(report), err=json_path == "-")

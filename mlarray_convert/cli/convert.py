@@ -14,6 +14,7 @@ import click
 from mlarray.errors import UsageError
 from mlarray.formats.plugins import all_formats
 from mlarray.layout import DEFAULT_LAYOUT, NAMED_LAYOUTS
+from mlarray.storage.publish import named_errors
 from mlarray_convert.batch import Ended, Event, Found, run_request
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ConvertView
@@ -114,8 +115,9 @@ class _Collector:
         if isinstance(event, Ended):
             self._outcomes[event.index] = event.outcome
             if self._stream is not None:
-                self._stream.write(json_lines([case_fields(event.outcome)]))
-                self._stream.flush()
+                with named_errors(Path(self._stream.name)):
+                    self._stream.write(json_lines([case_fields(event.outcome)]))
+                    self._stream.flush()
         self._view(event)
 
     def interrupted(self, request: Request) -> Report:
@@ -142,5 +144,8 @@ def _opened(path: str | None) -> Iterator[TextIO | None]:
             file = Path(path).open("w", encoding="ascii")  # noqa: SIM115  closed below; only opening is wrong use
         except OSError as error:
             raise UsageError(f"The report {path!r} cannot be written: {error.strerror}.") from error
-        with file:
+        try:
             yield file
+        finally:
+            with named_errors(Path(path)):
+                file.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import faulthandler
+import math
 import os
 import signal
 import threading
@@ -27,6 +28,7 @@ class Numbers:
         self.shape = shape
         self.epoch = 0
         self.first = 0
+        self.batch_bytes = 2 * 5 * math.prod(shape)
 
     def __len__(self) -> int:
         return self.count

@@ -21,6 +21,7 @@ from mlarray.errors import UsageError  # noqa: E402
 from mlarray.integrations.torch import TorchBatch, TorchPatches, as_tensors, torch_loader  # noqa: E402
 from mlarray.region import Region  # noqa: E402
 from mlarray.streaming.batch import Batch, Sample, Stack  # noqa: E402
+from mlarray.streaming.handover import HELD  # noqa: E402
 from mlarray.streaming.loader import WorkerLoader  # noqa: E402
 
 from . import stream_stand_ins as acts  # noqa: E402
@@ -98,6 +99,31 @@ def test_arrays_become_tensors_without_a_copy() -> None:
             assert all(tensors[group].data_ptr() == batch[group].ctypes.data for group in ("CT", "SEG"))
             assert all(array.ctypes.data % 64 == 0 for array in batch.arrays.values())
     assert (tensors["SEG"] == 1).all()
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="has no such memory")
+@pytest.mark.parametrize("context", ["fork", "spawn"] if sys.platform == "linux" else ["spawn"])
+def test_memory_of_a_batch_is_used_again_and_kept_while_a_tensor_lies_in_it(context: str) -> None:
+    loader = torch_loader(Numbers(12), workers=1, context=context, prefetch=2)
+    places: set[int] = set()
+    kept: list[torch.Tensor] = []
+    for _ in range(2):
+        for batch in loader:
+            places.add(batch["CT"].data_ptr())
+            kept = kept or [batch["CT"][1]]
+        del batch
+    assert len(places) <= 2 + HELD
+    assert (kept[0] == 0).all()
+    hoard = list(loader)
+    assert values(hoard) == list(range(12))
+
+
+def test_two_loaders_of_one_dataset_do_not_mix_their_batches() -> None:
+    dataset = torch_loader(Numbers(12), workers=1).dataset
+    loaders = [torch.utils.data.DataLoader(dataset, batch_size=None, num_workers=1) for _ in range(2)]
+    for index, both in enumerate(zip(*loaders, strict=True)):
+        assert values(both) == [index, index]
+    assert values(pickle.loads(pickle.dumps(dataset))[k] for k in range(3)) == [0, 1, 2]
 
 
 def test_what_torch_cannot_share_is_copied() -> None:

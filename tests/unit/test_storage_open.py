@@ -11,7 +11,7 @@ import pytest
 
 from mlarray import MLArray
 from mlarray.errors import MissingFileError
-from mlarray.storage import blosc
+from mlarray.storage import parameters
 
 VOXELS = np.arange(6 * 7 * 8, dtype=np.int16).reshape(6, 7, 8)
 
@@ -36,15 +36,15 @@ def test_a_blosc2_without_the_direct_call_is_opened_by_its_public_one(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(blosc2, "blosc2_ext", None)
-    blosc._frame_opener.cache_clear()
+    parameters.frame_opener.cache_clear()
     try:
-        assert blosc._frame_opener() is not blosc2.open
+        assert parameters.frame_opener(blosc2) is not blosc2.open
         with MLArray.open(path) as image:
             np.testing.assert_array_equal(image[1:5, 2, ::3], VOXELS[1:5, 2, ::3], strict=True)
             assert image.spacing == [3, 1, 1]
     finally:
         monkeypatch.undo()
-        blosc._frame_opener.cache_clear()
+        parameters.frame_opener.cache_clear()
 
 
 @pytest.mark.parametrize("name", ["none.mla", "folder.mla", "case.mla/inside.mla", "nul\0l.mla", "pipe.mla"])

@@ -157,6 +157,7 @@ def test_a_forked_reader_announces_with_files_of_its_own(path: Path, setting: No
 def test_arrays_in_memory_and_writable_files_take_prefetch_and_do_nothing(path: Path) -> None:
     MLArray(np.zeros((4, 4))).prefetch([Region((0, 0), (2, 2))])
     with MLArray.open(path, mmap_mode="r+") as image:
+        image[0, 0, 0] = 5
         image.prefetch([Region((0, 0, 0), (2, 2, 2))])
         assert image._store._ahead is None
 
