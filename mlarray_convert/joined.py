@@ -83,19 +83,22 @@ def _read(name: str, text: str, read: _Read) -> None:
         try:
             row = json.loads(line)
             if row.get("summary") is True:
-                summary = {key: row[key] for key in ("not_started", "seconds", "dry_run", "shard")}
+                summary = {key: row[key] for key in ("dry_run", "shard")}
+                summary |= {"not_started": [str(name) for name in row["not_started"]], "seconds": float(row["seconds"])}
+                if summary["shard"]:
+                    parse_shard(str(summary["shard"]))
                 continue
             outcome = _outcome(row)
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
+        except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
             if number == len(text.splitlines()) and not text.endswith("\n"):
                 continue  # its writer was killed in the middle of a line
             raise UsageError(
                 f"Line {number} of {name} is not of a report of `mla convert --json`.",
                 hint="Name the files that --json wrote.",
             ) from error
-        before = read.outcomes.get(row["output"])
+        before = read.outcomes.get(str(row["output"]))
         if before is None or before.status not in _WRITTEN or outcome.status is not Status.SKIPPED:
-            read.outcomes[row["output"]] = outcome
+            read.outcomes[str(row["output"])] = outcome
     if summary is None:
         read.problems.append(f"{name} ends without a summary: its run was killed, or still goes on.")
     else:
@@ -106,7 +109,7 @@ def _missing_parts(summaries: Mapping[str, Mapping[str, Any]]) -> list[str]:
     parts: dict[int, set[int]] = {}
     for summary in summaries.values():
         if summary["shard"]:
-            shard: Shard = parse_shard(summary["shard"])
+            shard: Shard = parse_shard(str(summary["shard"]))
             parts.setdefault(shard.count, set()).add(shard.number)
     if len(parts) > 1:
         counts = " and ".join(map(str, sorted(parts)))
