@@ -3,7 +3,7 @@
 Each constant bounds one thing that a file claims for itself: what is beyond it is refused (or left out, where it is only an
 addition) before memory or time is spent. They are generous: a legitimate file that meets one is rare. Where one does, the
 environment variable ``MLARRAY_LIMIT_<NAME>`` sets another number for the process and those that it starts; it is read when the
-package is imported. Every message that names a limit ends with that variable.
+package is imported. Where a whole file is refused, the message mostly names it.
 """
 
 from __future__ import annotations
