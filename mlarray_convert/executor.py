@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
+from mlarray.limits import STALL_SECONDS
 from mlarray_convert.share import Share
 
 J = TypeVar("J")
@@ -71,6 +72,11 @@ class Lost:
     index: int
     exit_code: int | None
     told: str = ""
+
+
+def stalled(seconds: float) -> str:
+    """Return what is told of a job that made no progress for so long."""
+    return f"It made no progress for {seconds:.0f} seconds and was ended: its file may be damaged. {STALL_SECONDS.hint}"
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import xxhash
 
+from mlarray.limits import ZARR_DOCUMENT_BYTES
 from mlarray.storage.remote import is_remote, read_object
 
 END_BYTES = 1 << 20
-_DOCUMENT_LIMIT = 16 * 1024 * 1024
 _DOCUMENTS = ("zarr.json", ".zgroup", ".zattrs", ".zarray")
 
 
@@ -49,7 +49,7 @@ def fingerprint(path: Path) -> str:
     state = xxhash.xxh3_64()
     if is_remote(path):
         for name in _DOCUMENTS:
-            state.update(read_object(path, name, _DOCUMENT_LIMIT) or b"\0")
+            state.update(read_object(path, name, ZARR_DOCUMENT_BYTES) or b"\0")
     elif path.is_dir():
         for name, status in files_of(path):
             state.update(f"{name}\0{status.st_size}\0".encode("utf-8", "surrogateescape"))

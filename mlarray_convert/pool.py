@@ -19,8 +19,9 @@ from multiprocessing.connection import Connection
 from typing import Any, Generic
 
 from mlarray.errors import UsageError
+from mlarray.limits import STALL_SECONDS
 from mlarray.storage.publish import this_host
-from mlarray_convert.executor import Advanced, Done, J, Lost, Owner, R, Started, Work
+from mlarray_convert.executor import Advanced, Done, J, Lost, Owner, R, Started, Work, stalled
 from mlarray_convert.interrupts import born_deaf_to_interrupts, deaf_to_interrupts
 from mlarray_convert.serving import serve, thread_variables
 from mlarray_convert.share import Share
@@ -35,6 +36,8 @@ class _Worker:
     pipe: Connection[Any, Any]
     ready: bool = False
     index: int | None = None
+    heard: float = 0.0
+    stalled: bool = False
 
 
 class Pool(Generic[J, R]):
@@ -46,6 +49,8 @@ class Pool(Generic[J, R]):
         ``work(job, progress)`` returns the result of a job; importable by name, as it runs in another process.
     share : Share
         Processes at most, and threads that numerical libraries of each may use.
+    stall_seconds : float
+        How long a job may say nothing: its process is then killed, which a library that runs in a circle cannot prevent.
 
     Attributes
     ----------
@@ -53,8 +58,9 @@ class Pool(Generic[J, R]):
         Every worker that was started.
     """
 
-    def __init__(self, work: Work[J, R], share: Share) -> None:
+    def __init__(self, work: Work[J, R], share: Share, *, stall_seconds: float = STALL_SECONDS) -> None:
         self.share = share
+        self._stall_seconds = stall_seconds
         self._work = work
         self._workers: list[_Worker] = []
         self._stillborn = 0
@@ -136,13 +142,25 @@ class Pool(Generic[J, R]):
         """Wait until a worker says something or dies, and return those that did."""
         handles: list[Any] = [worker.pipe for worker in self._workers]
         handles += [worker.process.sentinel for worker in self._workers]
-        awake = multiprocessing.connection.wait(handles)
+        awake = multiprocessing.connection.wait(handles, self._kill_stalled())
         return [worker for worker in self._workers if worker.pipe in awake or worker.process.sentinel in awake]
+
+    def _kill_stalled(self) -> float | None:
+        """Kill workers that said nothing for too long; return after how many seconds to look again, None for never."""
+        busy = [worker for worker in self._workers if worker.index is not None and not worker.stalled]
+        now = time.monotonic()
+        for worker in busy:
+            if now - worker.heard > self._stall_seconds and not worker.pipe.poll():
+                worker.stalled = True
+                worker.process.kill()
+        left = [worker.heard + self._stall_seconds - now for worker in busy if not worker.stalled]
+        return max(0.01, min(left)) if left else None
 
     def _events(self, worker: _Worker) -> Iterator[Advanced | Done[R] | Lost]:
         try:
             while worker.pipe.poll():
                 kind, value = worker.pipe.recv()
+                worker.heard = time.monotonic()
                 if kind == "ready":
                     worker.ready, self._stillborn = True, 0
                 elif worker.index is not None and kind == "share":
@@ -160,7 +178,8 @@ class Pool(Generic[J, R]):
         self._workers.remove(worker)
         worker.pipe.close()
         if worker.index is not None:
-            yield Lost(worker.index, worker.process.exitcode)
+            told = stalled(self._stall_seconds) if worker.stalled else ""
+            yield Lost(worker.index, worker.process.exitcode, told)
         elif not worker.ready:
             self._refuse_stillborn(worker.process.exitcode)
 
@@ -180,7 +199,7 @@ class Pool(Generic[J, R]):
             )
 
     def _give(self, worker: _Worker, index: int, jobs: Sequence[J]) -> Started:
-        worker.index = index
+        worker.index, worker.heard = index, time.monotonic()
         with contextlib.suppress(OSError):  # it died meanwhile; the next round sees that
             worker.pipe.send(jobs[index])
         return Started(index, worker.process.pid or 0)

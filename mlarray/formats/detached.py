@@ -11,8 +11,8 @@ import re
 from pathlib import Path
 
 from mlarray.errors import FormatError
+from mlarray.limits import DETACHED_FILES
 
-MOST_FILES = 100_000
 _CONVERSION = re.compile(r"%(0?)(\d{0,3})(?:\.(\d{1,3}))?([diuxX])")
 
 
@@ -40,7 +40,9 @@ def resolve_beside(header: Path, name: str, *, expected_bytes: int | None) -> Pa
         inside = place.is_relative_to(folder) and place != folder
         exists = inside and place.is_file()
     except (OSError, ValueError, RuntimeError) as error:
-        raise FormatError(f"{header} names the data file {shown!r}, which is no usable name: {error}.") from error
+        raise FormatError(
+            f"{header} names the data file {shown!r}, which is no usable name: {_reason(error)}."
+        ) from error
     if not inside:
         raise FormatError(
             f"{header} names the data file {shown!r}, which is outside of the header's folder and is not read.",
@@ -53,6 +55,11 @@ def resolve_beside(header: Path, name: str, *, expected_bytes: int | None) -> Pa
             hint="Put the data file beside the header, under the name that the header gives.",
         )
     return header.parent / name
+
+
+def _reason(error: Exception) -> str:
+    """Return what is wrong, without the name again."""
+    return str(getattr(error, "strerror", None) or error)[:200]
 
 
 def expand_pattern(pattern: str, first: int, last: int, step: int, *, needed: int | None) -> tuple[str, ...]:
@@ -84,8 +91,9 @@ def expand_pattern(pattern: str, first: int, last: int, step: int, *, needed: in
 
 def check_count(found: int, needed: int | None) -> None:
     """Refuse a number of data files that does not fit the array."""
-    if not 1 <= found <= MOST_FILES or (needed is not None and found != needed):
+    if not 1 <= found <= DETACHED_FILES or (needed is not None and found != needed):
         raise FormatError(
             f"The header names {found} data files; its sizes need {'some' if needed is None else needed}, "
-            f"and at most {MOST_FILES} are read."
+            f"and at most {DETACHED_FILES} are read.",
+            hint=DETACHED_FILES.hint if found > DETACHED_FILES else None,
         )

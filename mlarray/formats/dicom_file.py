@@ -26,7 +26,9 @@ from mlarray.formats.dicom_fields import (
     text_of,
     uid_name,
 )
-from mlarray.formats.dicom_scan import SCANNED_BYTES, scan_header
+from mlarray.formats.dicom_scan import SCANNED_BYTES, deflated_at, scan_header
+from mlarray.formats.expansion import inflated_bytes
+from mlarray.limits import DICOM_INFLATED_BYTES
 
 MAGIC, MAGIC_AT = b"DICM", 128  # PS3.10, 7.1: after the preamble
 HEADER_BYTES = MAGIC_AT + len(MAGIC)
@@ -41,6 +43,7 @@ _UNDEFINED = 0xFFFFFFFF
 _SERIES_FIELDS = ("PatientID", "StudyInstanceUID", "SeriesInstanceUID")
 _WANTED = frozenset(TAGS)
 _NO_NUMBER = -(1 << 31)
+_NO_ZLIB_HEADER = -15
 _LONG_VRS = (b"OB", b"OW", b"OF", b"OD", b"UN", b"OL", b"OV")
 _FIRST_GROUP, _LAST_FIRST_ELEMENT = 0x0008, 0x0070  # of a data set without a preamble
 
@@ -208,6 +211,7 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
                 header, at = scanned
                 file.seek(at)
                 return header, *_pixel_place(file, is_implicit=header.original_encoding[0], is_little=True)
+            _refuse_large_inflation(file, path)
             file.seek(0)
             dataset = pydicom.dcmread(
                 file, stop_before_pixels=True, force=is_bare, specific_tags=None if everything else list(TAGS),
@@ -228,6 +232,19 @@ def read_dataset(path: Path, *, everything: bool = False) -> tuple[Any, int, int
         raise FormatError(
             f"{path} has a damaged DICOM header ({type(error).__name__}).", hint="Export it again."
         ) from None
+
+
+def _refuse_large_inflation(file: BinaryIO, path: Path) -> None:
+    """Refuse a deflated file that is a bomb: pydicom inflates all of it."""
+    file.seek(0)
+    start = deflated_at(file.read(SCANNED_BYTES))
+    if start is None:
+        return
+    file.seek(start)
+    if inflated_bytes(file.read, DICOM_INFLATED_BYTES, window=_NO_ZLIB_HEADER) > DICOM_INFLATED_BYTES:
+        raise FormatError(
+            f"{path} is deflated and holds more than {DICOM_INFLATED_BYTES} bytes.", hint=DICOM_INFLATED_BYTES.hint
+        )
 
 
 def read_instance(path: Path, *, keep_private: bool = False) -> tuple[Instance, Any] | NotImage:

@@ -20,6 +20,8 @@ import numpy as np
 from mlarray.errors import FormatError, MissingDependencyError
 from mlarray.formats.dicom_fields import uid_name
 from mlarray.formats.dicom_file import DEFLATED, Instance, Pixels
+from mlarray.formats.image_streams import stated_size
+from mlarray.limits import DICOM_FRAME_BYTES
 from mlarray.sources.base import NDArray
 from mlarray.sources.scaled import scaled_dtype
 
@@ -123,6 +125,11 @@ def holds_frames(instance: Instance) -> None:
                 hint="Copy or export it again.",
             )
         return
+    if pixels.frame_bits > 8 * DICOM_FRAME_BYTES:
+        raise FormatError(
+            f"{instance.path} states frames of {pixels.frame_bits // 8} bytes; at most {DICOM_FRAME_BYTES} are decoded.",
+            hint=DICOM_FRAME_BYTES.hint,
+        )
     if pixels.length >= 0:
         raise FormatError(
             f"{instance.path} states the transfer syntax {pixels.syntax} (compressed), but its pixels are not encapsulated."
@@ -233,6 +240,8 @@ def decode(instance: Instance, index: int) -> NDArray:
         decoder = _pydicom_decoder(pixels.syntax)
         with _opened(instance) as file:
             file.seek(pixels.offset)
+            _refuse_other_size(file, instance, index)
+            file.seek(pixels.offset)
             data = _by_pydicom(decoder, file, pixels, index) if decoder is not None else _by_gdcm(file, pixels, index)
     except (OSError, MemoryError, MissingDependencyError, FormatError):
         raise
@@ -248,6 +257,22 @@ def decode(instance: Instance, index: int) -> NDArray:
             f"{instance.path}: frame {index} decodes to {data.shape}, the header states {(pixels.rows, pixels.columns)}."
         )
     return used_bits(np.ascontiguousarray(data, stored_dtype(pixels)), pixels)
+
+
+def _refuse_other_size(file: BinaryIO, instance: Instance, index: int) -> None:
+    """Refuse a stream that says it is another image than the header does: decoders make room for what it says."""
+    from pydicom.encaps import get_frame
+
+    pixels = instance.pixels
+    stated, expected = (
+        stated_size(get_frame(file, index, number_of_frames=pixels.frames)),
+        (pixels.rows, pixels.columns, 1),
+    )
+    if stated is not None and stated != expected:
+        raise FormatError(
+            f"{instance.path}: frame {index} says rows, columns and samples {stated}, the header states {expected}.",
+            hint="The pixels are damaged; export the series again.",
+        )
 
 
 def same_pixels(one: Instance, other: Instance) -> bool:

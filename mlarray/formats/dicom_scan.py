@@ -100,6 +100,16 @@ def scan_header(buffer: bytes, wanted: Container[int], pixel_tags: Container[int
         return None
 
 
+def deflated_at(buffer: bytes) -> int | None:
+    """Return where the deflated data set of a file with these first bytes begins, or None for another transfer syntax."""
+    try:
+        meta: dict[int, Element] = {}
+        at = _scanned(buffer, _AFTER_MARKER, meta, wanted=None, pixel_tags=(), is_implicit=False)
+        return at if meta[_SYNTAX].value.strip(b" \0") == _DEFLATED else None
+    except (_Unusual, struct.error, KeyError):
+        return None
+
+
 def _scanned(
     buffer: bytes,
     at: int,

@@ -20,12 +20,12 @@ from typing import Any, BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from mlarray.errors import FormatError
+from mlarray.limits import VOXEL_TEXT_BYTES
 from mlarray.sources.base import Access
 from mlarray.sources.bytes import ByteReader, FileBytes, JoinedBytes, StreamBytes, short_data
 
 Encoding: TypeAlias = Literal["raw", "gzip", "bzip2", "zlib", "text", "hex"]
 
-TEXT_LIMIT = 256 * 1024 * 1024
 GZIP_MAGIC = b"\x1f\x8b"
 DEFLATE_RATIO = 1032  # the most that deflate can compress (zlib's technical notes); bzip2 has no such bound
 _DEFLATE_SLACK = 64 * 1024
@@ -88,10 +88,10 @@ def _open_block(block: Block, encoding: Encoding, dtype: np.dtype[Any], header: 
             raise wrong_size(header, block, max(0, found))
         return FileBytes(block.path, block.start + block.skip)
     if encoding in ("text", "hex"):
-        if block.stored > TEXT_LIMIT:
+        if block.stored > VOXEL_TEXT_BYTES:
             raise FormatError(
-                f"{block.path} holds {block.stored} bytes of voxels as text; at most {TEXT_LIMIT} are parsed.",
-                hint="Store the voxels as raw bytes.",
+                f"{block.path} holds {block.stored} bytes of voxels as text; at most {VOXEL_TEXT_BYTES} are parsed.",
+                hint=f"Store the voxels as raw bytes. {VOXEL_TEXT_BYTES.hint}",
             )
         return ParsedBytes(block, dtype, "text" if encoding == "text" else "hex")
     if encoding != "bzip2" and block.nbytes > block.stored * DEFLATE_RATIO + _DEFLATE_SLACK:
@@ -294,7 +294,7 @@ def _store(result: Any, done: int, tokens: list[bytes], convert: Callable[[bytes
 def _parse_hex(block: Block, dtype: np.dtype[Any]) -> bytes:
     with block.path.open("rb") as file:
         file.seek(block.start)
-        text = file.read(TEXT_LIMIT + 1)
+        text = file.read(VOXEL_TEXT_BYTES + 1)
     try:
         data = bytes.fromhex(text.decode("ascii"))
     except ValueError as error:

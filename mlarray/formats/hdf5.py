@@ -18,6 +18,7 @@ import numpy as np
 
 from mlarray.errors import DTypeError, FormatError, UsageError
 from mlarray.formats.hdf5_attributes import read_attributes
+from mlarray.formats.hdf5_chunks import ChunkGuard
 from mlarray.formats.hdf5_file import (
     LEAST_AXES,
     MOST_AXES,
@@ -71,6 +72,7 @@ class Hdf5Source(SourceBase):
             self.chunks: tuple[int, ...] | None = dataset.chunks
             self.spec, fields, notes = read_attributes(dataset, shape, dtype)
             notes += _unwritten(path, self._name, dataset)
+        self._guard = ChunkGuard(path, self._name)
         self.order = tuple(range(self.spec.ndim))
         self.info = SourceInfo(format="hdf5", files=(path,), notes=notes, item=self._name, **fields)
 
@@ -92,7 +94,9 @@ class Hdf5Source(SourceBase):
             return target
         direct = target if target.flags.c_contiguous else np.empty(target.shape, target.dtype)
         with damage_told(self._path, f"{self._name} from {region.start} to {region.stop}"), self._lock:
-            self._opened().read_direct(direct, region.slices)
+            dataset = self._opened()
+            self._guard.check(dataset, region)
+            dataset.read_direct(direct, region.slices)
         if direct is not target:
             target[...] = direct
         return target

@@ -17,8 +17,9 @@ import numpy as np
 
 from mlarray.axes import Axis, are_labelled, default_axes, parse_axes
 from mlarray.errors import MLArrayError, UsageError
-from mlarray.formats.text_header import RECORD_LIMIT, millimetres, parse_record, shorten, time_unit
+from mlarray.formats.text_header import millimetres, parse_record, shorten, time_unit
 from mlarray.geometry import Geometry
+from mlarray.limits import CONVERSION_RECORD_BYTES, HDF5_ATTRIBUTE_BYTES, HDF5_ATTRIBUTES, METADATA_BYTES
 from mlarray.metadata import Meta, read_metadata
 from mlarray.metadata.codec import stored_mapping
 from mlarray.metadata.spatial import spec_of
@@ -33,8 +34,6 @@ ELEMENT_SIZE = "element_size_um"
 _OURS = frozenset({METADATA, RECORD, "axes", "spacing", "origin", "direction", "coord_system", "is_seg", ELEMENT_SIZE})
 _LABELS = "DIMENSION_LABELS"
 _STRUCTURAL = frozenset({_LABELS, "DIMENSION_LIST", "REFERENCE_LIST", "CLASS", "NAME", "_Netcdf4Dimid"})
-_MOST_ATTRIBUTES, _LARGEST_ATTRIBUTE = 1000, 64 * 1024
-_LARGEST_METADATA = 64 * 1024 * 1024
 _MICROMETRE = 1e-3
 
 
@@ -266,7 +265,7 @@ def _plain_attributes(dataset: Any) -> tuple[dict[str, Any], list[Note]]:
     for position, name in enumerate(dataset.attrs):
         if name in _STRUCTURAL:
             continue
-        value = _attribute(dataset, name) if position < _MOST_ATTRIBUTES else None
+        value = _attribute(dataset, name) if position < HDF5_ATTRIBUTES else None
         if value is None:
             left.append(shorten(name))
         else:
@@ -276,15 +275,28 @@ def _plain_attributes(dataset: Any) -> tuple[dict[str, Any], list[Note]]:
 
 
 def _attribute(dataset: Any, name: str) -> Any:
-    limit = {METADATA: _LARGEST_METADATA, RECORD: RECORD_LIMIT}.get(name, _LARGEST_ATTRIBUTE)
+    limit = {METADATA: METADATA_BYTES, RECORD: CONVERSION_RECORD_BYTES}.get(name, HDF5_ATTRIBUTE_BYTES)
     try:
-        if dataset.attrs.get_id(name).get_storage_size() > limit:
+        stored = dataset.attrs.get_id(name)
+        if stored.get_storage_size() > limit or not _is_plain_type(stored.get_type()):
             return None
         value = dataset.attrs[name]
     except (OSError, RuntimeError, TypeError, ValueError, KeyError):
         return None
     plain = _plain(value.tolist() if isinstance(value, (np.ndarray, np.generic)) else value)
     return None if isinstance(plain, str) and len(plain) > limit else plain
+
+
+def _is_plain_type(kind: Any) -> bool:
+    """Tell whether values of a type are numbers or text. Lists of variable length would be read from the heap of the file.
+
+    libhdf5 (2.0) can go through a damaged heap for ever: it is asked for text only, which has to be there.
+    """
+    import h5py
+
+    h5t = h5py.h5t
+    plain = (h5t.INTEGER, h5t.FLOAT, h5t.STRING, h5t.ENUM, h5t.COMPOUND, h5t.ARRAY, getattr(h5t, "COMPLEX", -1))
+    return kind.get_class() in plain and not any(map(kind.detect_class, (h5t.VLEN, h5t.REFERENCE, h5t.OPAQUE)))
 
 
 def _plain(value: object) -> Any:

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import FormatError, MissingDependencyError, MLArrayError
+from mlarray.formats.hdf5_chunks import refuse_large_chunks
 from mlarray.formats.items import Item, listed
+from mlarray.limits import HDF5_LINKS, HDF5_OBJECTS
 
 LEAST_AXES, MOST_AXES = 2, 5
-_MOST_OBJECTS = 200_000
-_MOST_LINKS = 32
 _TRUNCATED = re.compile(r"eof = (\d+).*stored_eof = (\d+)")
 # Registered filters that the package hdf5plugin brings (https://portal.hdfgroup.org: registered filter plugins).
 _IN_HDF5PLUGIN = {
@@ -194,8 +194,10 @@ def datasets(file: Any, path: Path) -> Iterator[tuple[str, Any]]:
         inner = []
         for name in sorted(group):
             count += 1
-            if count > _MOST_OBJECTS:
-                raise FormatError(f"{path} holds more than {_MOST_OBJECTS} objects.", hint="Name the dataset.")
+            if count > HDF5_OBJECTS:
+                raise FormatError(
+                    f"{path} holds more than {HDF5_OBJECTS} objects.", hint=f"Name the dataset. {HDF5_OBJECTS.hint}"
+                )
             if link_kind(group, name) != "hard":
                 continue
             node = _child(group, name, path)
@@ -243,8 +245,11 @@ def find(file: Any, name: str, path: Path) -> tuple[str, Any] | None:
             done.append(part)
         elif kind == "soft":
             links += 1
-            if links > _MOST_LINKS:
-                raise FormatError(f"{path}: the links of {name!r} lead in a circle.")
+            if links > HDF5_LINKS:
+                raise FormatError(
+                    f"{path}: the links of {name!r} lead in a circle, or over more than {HDF5_LINKS} links.",
+                    hint=HDF5_LINKS.hint,
+                )
             target = group.get(part, getlink=True).path
             base = [] if target.startswith("/") else done
             parts, done, group = [*base, *_parts(target), *parts], [], file["/"]
@@ -280,6 +285,7 @@ def checked(file: Any, name: str, path: Path) -> tuple[str, Any]:
     _refuse_outside(file, path, place, dataset)
     if not dataset.shape:
         raise FormatError(f"{path}: the dataset {place} is a single value, not an array.")
+    refuse_large_chunks(path, place, dataset)
     _refuse_unreadable(path, place, dataset)
     for source in {one.dset_name for one in dataset.virtual_sources()} if dataset.is_virtual else ():
         _refuse_unreadable(path, *checked(file, source, path))
@@ -313,7 +319,7 @@ def _leads_outside(dataset: Any) -> bool:
 
 def _refuse_outside(file: Any, path: Path, place: str, dataset: Any, depth: int = 0) -> None:
     """Refuse voxels that are kept in other files, also by the datasets that a virtual one is made of."""
-    if _leads_outside(dataset) or depth > _MOST_LINKS:
+    if _leads_outside(dataset) or depth > HDF5_LINKS:
         raise FormatError(
             f"{path}: the voxels of {place} are kept in other files, which are not opened.",
             hint="Copy the dataset into one file first, for example with h5repack.",

@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from mlarray.errors import FormatError
 from mlarray.formats.registry import split_suffix
+from mlarray.limits import NIFTI_EXTENSION_BYTES, NIFTI_RECORD_BYTES
 from mlarray.sources.base import Note
 from mlarray.sources.bytes import decode_errors, open_gzip, short_data
 
@@ -27,8 +28,6 @@ Fields: TypeAlias = Mapping[str, object]
 
 RECORD_PREFIX = b"mlarray-record:"
 COMMENT_CODE = 6  # extension code of plain text (nifti1.h: NIFTI_ECODE_COMMENT)
-RECORD_LIMIT_BYTES = 1 << 20
-EXTENSION_LIMIT_BYTES = 64 << 20  # what lies before the voxels is held in memory
 STEP_RANGE = (1e-30, 1e30)
 HEADER_BYTES: dict[Kind, int] = {"nifti1": 348, "nifti2": 540, "analyze": 348}
 
@@ -136,7 +135,7 @@ def read_header(path: Path) -> NiftiHeader:
     extensions: tuple[dict[str, object], ...] = ()
     record: Mapping[str, object] = {}
     if kind != "analyze":
-        end = offset if single else EXTENSION_LIMIT_BYTES
+        end = offset if single else NIFTI_EXTENSION_BYTES
         extensions, record = _extensions(place, HEADER_BYTES[kind], end, byte_order, notes)
         fields["sform"] = sform_matrix(fields).tolist()
         qform = qform_matrix(fields)
@@ -344,7 +343,7 @@ def _extensions(
     path: Path, header_bytes: int, end: int, byte_order: str, notes: list[Note]
 ) -> tuple[tuple[dict[str, object], ...], Mapping[str, object]]:
     """Return the extensions between header and ``end``, and the record of this package among them."""
-    if end > EXTENSION_LIMIT_BYTES:
+    if end > NIFTI_EXTENSION_BYTES:
         notes.append(Note("extensions-skipped", f"{end} bytes lie before the voxels; extensions there were not read."))
         return (), {}
     block = read_start(path, end) if _has_extensions(path, header_bytes) else b""
@@ -378,7 +377,7 @@ def _has_extensions(path: Path, header_bytes: int) -> bool:
 
 def _record(text: bytes, notes: list[Note]) -> Mapping[str, object]:
     value: object = None
-    if len(text) <= RECORD_LIMIT_BYTES:
+    if len(text) <= NIFTI_RECORD_BYTES:
         try:
             value = json.loads(text)
         except (ValueError, RecursionError):

@@ -21,6 +21,7 @@ from typing import Any, cast
 import numpy as np
 
 from mlarray.errors import FormatError
+from mlarray.limits import NNUNET_PICKLE_BYTES, NNUNET_PLANS_BYTES, NNUNET_PROPERTIES_BYTES
 from mlarray.metadata import Limits, restricted_loads, to_jsonable
 from mlarray.metadata.standins import ARRAY_TABLE
 from mlarray.metadata.values import unstorable
@@ -30,9 +31,6 @@ HEADER_KEY = "nnunet"
 SEG_MARK = "_seg"
 PROPERTIES_SUFFIX = ".pkl"
 PICKLE_PROTOCOL = 4
-MAX_PICKLE_BYTES = 512 * 2**20
-MAX_PLAIN_BYTES = 16 * 2**20  # of properties that become metadata, which is read with every opening
-MAX_PLANS_BYTES = 16 * 2**20
 _LOCATIONS = "class_locations"
 _ORDERS = [list(order) for order in permutations(range(3))]
 _LOST = "Convert the preprocessed case again; programs that know only the metadata do not keep the locations."
@@ -58,13 +56,15 @@ def read_properties(path: Path) -> dict[str, object]:
     Raises
     ------
     FormatError
-        When it is damaged, larger than 512 MiB, asks for anything but plain containers and numpy arrays of numbers, or is
-        not a dict with a spacing, as nnU-Net writes it.
+        When it is damaged, larger than ``limits.NNUNET_PICKLE_BYTES``, asks for anything but plain containers and numpy arrays
+        of numbers, or is not a dict with a spacing, as nnU-Net writes it.
     """
     size = path.stat().st_size
-    if size > MAX_PICKLE_BYTES:
-        raise FormatError(f"{path.name} has {size} bytes, at most {MAX_PICKLE_BYTES} are read")
-    limits = Limits(max_bytes=MAX_PICKLE_BYTES)
+    if size > NNUNET_PICKLE_BYTES:
+        raise FormatError(
+            f"{path.name} has {size} bytes, at most {NNUNET_PICKLE_BYTES} are read", hint=NNUNET_PICKLE_BYTES.hint
+        )
+    limits = Limits(max_bytes=NNUNET_PICKLE_BYTES)
     try:
         value = restricted_loads(path.read_bytes(), table=ARRAY_TABLE, limits=limits, keep_tuples=True)
     except FormatError as error:
@@ -135,8 +135,11 @@ def header_of(
     problems = unstorable(rest, path="properties")
     if problems:
         raise FormatError(f"the properties cannot be kept: {problems[0]}")
-    if len(pickle.dumps(to_jsonable(rest))) > MAX_PLAIN_BYTES:
-        raise FormatError(f"the properties need more than {MAX_PLAIN_BYTES} bytes of metadata")
+    if len(pickle.dumps(to_jsonable(rest))) > NNUNET_PROPERTIES_BYTES:
+        raise FormatError(
+            f"the properties need more than {NNUNET_PROPERTIES_BYTES} bytes of metadata",
+            hint=NNUNET_PROPERTIES_BYTES.hint,
+        )
     return {HEADER_KEY: {"properties": rest, _LOCATIONS: record is not None}}, record
 
 
@@ -216,7 +219,7 @@ def restored_locations(record: object) -> dict[object, object]:
 def plain_json(path: Path) -> dict[str, Any]:
     """Return what a JSON file of nnU-Net holds (plans, ``dataset.json``); nothing where it is missing or no mapping."""
     try:
-        if path.stat().st_size > MAX_PLANS_BYTES:
+        if path.stat().st_size > NNUNET_PLANS_BYTES:
             return {}
         value = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):

@@ -28,6 +28,7 @@ import numpy as np
 from mlarray.errors import FormatError
 from mlarray.formats.encoded import Block, wrong_size
 from mlarray.formats.items import Item, pick_item
+from mlarray.limits import LZMA_DICTIONARY_BYTES, NPY_HEADER_BYTES, NPZ_MEMBERS
 from mlarray.sources.base import Access, Note, SourceInfo
 from mlarray.sources.bytes import FileBytes, StreamBytes
 from mlarray.sources.raw import RawLayout, RawSource
@@ -37,8 +38,6 @@ _SUFFIX = ".npy"
 _MAGIC = b"\x93NUMPY"
 _ZIP_LOCAL, _ZIP_END = b"PK\x03\x04", b"PK\x05\x06"
 _LONG = re.compile(r"\b(\d+)L\b")  # as Python 2 wrote large extents
-_LONGEST_HEADER = 64 * 1024
-_MOST_MEMBERS = 100_000
 _LOCAL_HEADER = 30  # bytes before the name; APPNOTE.TXT 4.3.7
 _DEFLATE_RATIO, _DEFLATE_SLACK = 1032, 64 * 1024  # the most that deflate can compress (zlib's technical notes)
 _READABLE = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED, zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA)
@@ -140,8 +139,10 @@ def _archive(path: Path) -> Iterator[zipfile.ZipFile]:
 
 def _members(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
     members = [member for member in archive.infolist() if member.filename.endswith(_SUFFIX)]
-    if len(members) > _MOST_MEMBERS:
-        raise FormatError(f"{path} holds {len(members)} arrays; at most {_MOST_MEMBERS} are looked at.")
+    if len(members) > NPZ_MEMBERS:
+        raise FormatError(
+            f"{path} holds {len(members)} arrays; at most {NPZ_MEMBERS} are looked at.", hint=NPZ_MEMBERS.hint
+        )
     return members
 
 
@@ -156,6 +157,8 @@ def _member_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path
         raise FormatError(f"{what} is encrypted.", hint="Save it again without a password.")
     if member.compress_type not in _READABLE:
         raise FormatError(f"{what} is compressed by a method ({member.compress_type}) that is not known.")
+    if member.compress_type == zipfile.ZIP_LZMA:
+        _refuse_large_dictionary(path, member, what)
     try:
         with archive.open(member) as file:
             header = _read_header(file, what)
@@ -194,8 +197,10 @@ def _read_header(file: Any, what: str) -> _Header:
     count = 2 if version == (1, 0) else 4
     length = file.read(count)
     size = int.from_bytes(length, "little")
-    if size > _LONGEST_HEADER:
-        raise FormatError(f"{what} has a header of {size} bytes; at most {_LONGEST_HEADER} are read.")
+    if size > NPY_HEADER_BYTES:
+        raise FormatError(
+            f"{what} has a header of {size} bytes; at most {NPY_HEADER_BYTES} are read.", hint=NPY_HEADER_BYTES.hint
+        )
     raw = file.read(size)
     try:
         shape, fortran, dtype = _parse(
@@ -245,6 +250,18 @@ def _refuse_type(dtype: np.dtype[Any], what: str) -> None:
         )
     if dtype.kind not in "biufc":
         raise FormatError(f"{what} holds {dtype}, not numbers.", hint="Save it as an array of numbers.")
+
+
+def _refuse_large_dictionary(path: Path, member: zipfile.ZipInfo, what: str) -> None:
+    """Refuse an LZMA stream that asks for more memory than any preset does (APPNOTE.TXT 5.8.8: version, size, properties)."""
+    with path.open("rb") as file:
+        file.seek(_data_start(path, member))
+        asked = int.from_bytes(file.read(9)[5:9], "little")
+    if asked > LZMA_DICTIONARY_BYTES:
+        raise FormatError(
+            f"{what} asks for {asked} bytes of memory to be decompressed; at most {LZMA_DICTIONARY_BYTES} are allowed.",
+            hint=LZMA_DICTIONARY_BYTES.hint,
+        )
 
 
 def _data_start(path: Path, member: zipfile.ZipInfo) -> int:

@@ -19,13 +19,14 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import FormatError
+from mlarray.formats.ome_zarr_codecs import bounded
 from mlarray.formats.ome_zarr_store import Node, Stored, stored
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.remote import filesystem, is_remote
 
 PIECE_BYTES = 16 * 1024 * 1024  # what one call of zarr decodes, which it does with up to ten chunks at once
-_SETTLE_SECONDS = 1.0
+_SETTLE_SECONDS = 10.0  # it takes milliseconds, unless the machine is busy
 _BLOSC_HEADER = 16  # bytes; the sizes of the content and of the frame are at 4 and 12 (README_CHUNK_FORMAT of c-blosc)
 
 
@@ -188,7 +189,8 @@ def _open(node: Node, layout: Stored) -> Any:
         store = LocalStore(Path(node.root), read_only=True)
     document = {key: value for key, value in node.document.items() if key != "attributes"}
     try:
-        return Array.from_dict(StorePath(_checked(store, layout), node.path), document | {"attributes": {}})
+        described = bounded(document, layout) | {"attributes": {}}
+        return Array.from_dict(StorePath(_checked(store, layout), node.path), described)
     except (ValueError, TypeError, KeyError, AttributeError, OverflowError) as error:
         raise FormatError(f"The array {node.place} is described in a way that zarr refuses: {error}.") from error
 

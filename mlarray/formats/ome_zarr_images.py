@@ -17,9 +17,9 @@ from mlarray.errors import FormatError
 from mlarray.formats.items import Item, listed, pick_item
 from mlarray.formats.ome_zarr_multiscale import image_attributes, read_multiscale
 from mlarray.formats.ome_zarr_store import Node, children, joined, read_node, stored
+from mlarray.limits import ZARR_IMAGES
 
 ROOT = "/"
-_MAX_IMAGES = 10_000
 _LISTED_WELLS = 3
 _LISTED_LEVELS = 6
 
@@ -196,7 +196,7 @@ def _series(root: Node) -> Iterator[object]:
     if isinstance(named, list):
         yield from named
         return
-    for number in range(_MAX_IMAGES):
+    for number in range(ZARR_IMAGES):
         if root.child(str(number)) is None:
             return
         yield str(number)
@@ -204,8 +204,8 @@ def _series(root: Node) -> Iterator[object]:
 
 def _of_paths(parent: Node, paths: Any, *, is_label: bool = False) -> Iterator[Image]:
     for count, path in enumerate(paths):
-        if count >= _MAX_IMAGES:
-            raise FormatError(f"{parent.place} lists more than {_MAX_IMAGES} images.")
+        if count >= ZARR_IMAGES:
+            raise FormatError(f"{parent.place} lists more than {ZARR_IMAGES} images.", hint=ZARR_IMAGES.hint)
         node = parent.child(path)
         if node is None and is_label:  # listed, so that it is told; what it belongs to can be read
             node = Node(parent.root, joined(parent.path, path), "group", parent.version, {}, {})

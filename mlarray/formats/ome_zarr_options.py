@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from typing import Any, cast
 
 from mlarray.errors import LayoutError, UsageError
-from mlarray.formats.ome_zarr_store import CHUNK_LIMIT
 from mlarray.layout import Layout, layout_for_patch
+from mlarray.limits import CHUNK_BYTES
 from mlarray.spec import ArraySpec
 from mlarray.storage.options import StorageOptions
 
@@ -91,8 +91,8 @@ class ZarrOptions:
         if chosen.chunks is None:
             chosen = layout_for_patch(spec.shape, spec.dtype.itemsize, patch_size="default")
         chunks = cast("tuple[int, ...]", chosen.chunks)
-        if math.prod(chunks) * spec.dtype.itemsize > CHUNK_LIMIT:
-            raise LayoutError(f"A chunk of {chunks} has more than {CHUNK_LIMIT} bytes.", hint="Choose smaller ones.")
+        if math.prod(chunks) * spec.dtype.itemsize > CHUNK_BYTES:
+            raise LayoutError(f"A chunk of {chunks} has more than {CHUNK_BYTES} bytes.", hint="Choose smaller ones.")
         by = " x ".join(map(str, chunks))
         if self.shard_size is None:
             return Layout(

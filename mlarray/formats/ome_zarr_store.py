@@ -20,11 +20,9 @@ import numpy as np
 
 from mlarray.errors import FormatError
 from mlarray.formats.text_header import shorten
+from mlarray.limits import CHUNK_BYTES, ZARR_DOCUMENT_BYTES, ZARR_SHARD_CHUNKS
 from mlarray.storage.remote import is_remote, read_object
 
-DOCUMENT_LIMIT = 16 * 1024 * 1024
-CHUNK_LIMIT = 2**31 - 1
-SHARD_PIECES = 1 << 20  # the index of a shard takes 16 bytes for each
 _MAX_AXES = 32
 _MAX_CODECS = 16
 _PATH_LIMIT = 1024
@@ -225,8 +223,13 @@ def _stored_v3(node: Node) -> Stored:
 def _inner_chunks(configuration: Mapping[str, Any], outer: tuple[int, ...], *, depth: int) -> tuple[int, ...]:
     inner = _extents(configuration.get("chunk_shape"), "chunk_shape of its shards", 1)
     fits = len(inner) == len(outer) and all(o % i == 0 for o, i in zip(outer, inner, strict=True))
-    if not fits or math.prod(o // i for o, i in zip(outer, inner, strict=True)) > SHARD_PIECES:
+    if not fits:
         raise FormatError(f"its shards of {outer} cannot be divided into chunks of {inner}.")
+    if math.prod(o // i for o, i in zip(outer, inner, strict=True)) > ZARR_SHARD_CHUNKS:
+        raise FormatError(
+            f"its shards of {outer} are divided into more than {ZARR_SHARD_CHUNKS} chunks of {inner}.",
+            hint=ZARR_SHARD_CHUNKS.hint,
+        )
     names = _codec_names(configuration.get("codecs"))
     _codec_names(configuration.get("index_codecs"))
     if configuration.get("index_location", "end") not in ("start", "end"):
@@ -266,8 +269,8 @@ def _grid(value: object, shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _refuse_large(chunks: tuple[int, ...], dtype: np.dtype[Any]) -> None:
-    if math.prod(chunks) * dtype.itemsize > CHUNK_LIMIT:
-        raise FormatError(f"a chunk of {chunks} has more than {CHUNK_LIMIT} bytes.")
+    if math.prod(chunks) * dtype.itemsize > CHUNK_BYTES:
+        raise FormatError(f"a chunk of {chunks} has more than {CHUNK_BYTES} bytes.", hint=CHUNK_BYTES.hint)
 
 
 def _extents(value: object, name: str, least: int) -> tuple[int, ...]:
@@ -298,11 +301,13 @@ def _document(root: Path, key: str) -> dict[str, Any] | None:
 
 def _read(root: Path, key: str) -> bytes | None:
     if is_remote(root):
-        return read_object(root, key, DOCUMENT_LIMIT)
+        return read_object(root, key, ZARR_DOCUMENT_BYTES)
     path = Path(root, key)
     if not path.is_file():  # a pipe would wait for ever
         return None
     size = path.stat().st_size
-    if size > DOCUMENT_LIMIT:
-        raise FormatError(f"{path} has {size} bytes; at most {DOCUMENT_LIMIT} are read.")
+    if size > ZARR_DOCUMENT_BYTES:
+        raise FormatError(
+            f"{path} has {size} bytes; at most {ZARR_DOCUMENT_BYTES} are read.", hint=ZARR_DOCUMENT_BYTES.hint
+        )
     return path.read_bytes()

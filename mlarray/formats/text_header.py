@@ -1,6 +1,6 @@
 """How is a small text header read without trusting it?
 
-NRRD and MetaImage begin with lines of text. They are read up to their end mark and never beyond :data:`HEADER_LIMIT`,
+NRRD and MetaImage begin with lines of text. They are read up to their end mark and never beyond :data:`TEXT_HEADER_BYTES`,
 bytes that are no UTF-8 are taken as latin-1, and numbers are parsed with the field's name in the message. What a field means
 is left to the format modules.
 """
@@ -15,10 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlarray.errors import FormatError
+from mlarray.limits import CONVERSION_RECORD_BYTES, TEXT_HEADER_BYTES
 from mlarray.sources.base import Note
 
-HEADER_LIMIT = 16 * 1024 * 1024  # ultrasound sequences with thousands of frames reach a few MiB
-RECORD_LIMIT = 4 * 1024 * 1024
 LARGEST_AXIS_COUNT = 16  # NRRD's own limit; MetaImage readers stop at 10
 _FIRST_READ = 64 * 1024
 # Factors to millimetres, by the spellings that headers use.
@@ -84,7 +83,7 @@ def read_head(path: Path, end: re.Pattern[bytes]) -> Head:
     Raises
     ------
     FormatError
-        When more than :data:`HEADER_LIMIT` bytes hold no match.
+        When more than :data:`TEXT_HEADER_BYTES` bytes hold no match.
     """
     buffer = bytearray()
     want = _FIRST_READ
@@ -98,12 +97,12 @@ def read_head(path: Path, end: re.Pattern[bytes]) -> Head:
                 return Head(bytes(buffer[: match.end()]), match.end(), ended=True)
             if len(piece) < want:
                 return Head(bytes(buffer), len(buffer), ended=False)
-            if len(buffer) >= HEADER_LIMIT:
+            if len(buffer) >= TEXT_HEADER_BYTES:
                 raise FormatError(
-                    f"{path} has no end of header within {len(buffer)} bytes; at most {HEADER_LIMIT} are read.",
-                    hint="Check that the file is what its name says.",
+                    f"{path} has no end of header within {len(buffer)} bytes; at most {TEXT_HEADER_BYTES} are read.",
+                    hint=f"Check that the file is what its name says. {TEXT_HEADER_BYTES.hint}",
                 )
-            want = min(len(buffer), HEADER_LIMIT)  # doubling keeps the search linear
+            want = min(len(buffer), TEXT_HEADER_BYTES)  # doubling keeps the search linear
 
 
 def decode(raw: bytes) -> str:
@@ -179,8 +178,8 @@ def time_unit(unit: str) -> str | None:
 def parse_record(text: str) -> tuple[Mapping[str, object], tuple[Note, ...]]:
     """Return the conversion record that ``text`` holds; one that cannot be read is empty, with a note."""
     try:
-        if len(text) > RECORD_LIMIT:
-            raise ValueError(f"it has {len(text)} characters, at most {RECORD_LIMIT} are read")
+        if len(text) > CONVERSION_RECORD_BYTES:
+            raise ValueError(f"it has {len(text)} characters, at most {CONVERSION_RECORD_BYTES} are read")
         record = json.loads(text, parse_constant=_refuse_constant)
         if not isinstance(record, dict):
             raise ValueError("it is no JSON object")

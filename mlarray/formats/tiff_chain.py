@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from mlarray.errors import FormatError
+from mlarray.limits import TIFF_TAGS
 
-_MOST_TAGS = 4096  # what tifffile reads of one directory
 _CLASSIC, _BIG = 42, 43
 # Bytes of a value by its type (TIFF 6.0, section 2, and BigTIFF).
 _TYPE_BYTES = {1: 1, 2: 1, 3: 2, 4: 4, 5: 8, 6: 1, 7: 1, 8: 2, 9: 4, 10: 8, 11: 4, 12: 8, 13: 4, 16: 8, 17: 8, 18: 8}
@@ -94,11 +94,11 @@ def follow_chain(path: Path) -> Chain:
             head = file.read(wide)
             tags = struct.unpack(count_format, head)[0] if len(head) == wide else 0
             end = offset + wide + tags * entry + narrow
-            if len(head) < wide or (end > size and tags <= _MOST_TAGS):
+            if len(head) < wide or (end > size and tags <= TIFF_TAGS):
                 raise _cut(path, len(seen), max(end, offset + wide), size)
-            if tags > _MOST_TAGS:
+            if tags > TIFF_TAGS:
                 raise FormatError(
-                    f"{path} has {tags} entries in its directory {len(seen)}, at byte {offset}; at most {_MOST_TAGS} are read.",
+                    f"{path} has {tags} entries in its directory {len(seen)}, at byte {offset}; at most {TIFF_TAGS} are read.",
                     hint="The file is damaged: write it again from its source.",
                 )
             entries = file.read(tags * entry + narrow)

@@ -10,14 +10,18 @@ import contextlib
 import importlib.util
 import logging
 import lzma
+import math
 import zlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 from mlarray.errors import FormatError, MissingDependencyError, MLArrayError
+from mlarray.formats.image_streams import stated_size
 
 _DEFLATE, _LZMA = (8, 32946, 50013), 34925
+# Of TIFF and of its users: JPEG (7 and older ones), JPEG 2000, PNG.
+_IMAGES = (6, 7, 99, 33003, 33004, 33005, 33007, 34712, 34892, 34933)
 _PLAIN_BITS = (1, 8, 16, 32, 64, 128)
 TIFF_EXTRA = "pip install 'mlarray[tiff]'"
 
@@ -72,6 +76,15 @@ def load_decoder(path: Path, offset: int, index: tuple[int, ...], *, code: int, 
         tifffile = _library()
         file.filehandle.seek(offset)
         decode: Callable[..., Any] = tifffile.TiffPage(file, index).decode
+    if code in _IMAGES:
+
+        def sized(data: bytes, number: int, **details: Any) -> Any:
+            size = stated_size(data)
+            if size is not None and math.prod(size) > most_bytes:
+                raise ValueError(f"it is an image of {size} rows, columns and samples")
+            return decode(data, number, **details)
+
+        return sized
     if has_codecs() or code not in (*_DEFLATE, _LZMA):
         return decode
 

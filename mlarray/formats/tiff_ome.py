@@ -15,16 +15,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mlarray.errors import FormatError
-from mlarray.formats.detached import MOST_FILES, resolve_beside
+from mlarray.formats.detached import resolve_beside
 from mlarray.formats.text_header import millimetres, time_unit
+from mlarray.limits import DETACHED_FILES, TIFF_MODULO_STEPS, TIFF_PLANES, TIFF_TEXT_CHARACTERS
 
 if TYPE_CHECKING:
     from xml.etree.ElementTree import Element
 
-XML_LIMIT = 32 * 1024 * 1024
 DEEPEST = 64
-MOST_PLANES = 4_000_000
-_MOST_MODULO = 1_000_000
 _DIMENSIONS = frozenset("XYZCT")
 
 
@@ -117,8 +115,11 @@ def read_ome(xml_text: str, path: Path) -> OmeHeader:
 
 def _check_text(text: str, path: Path) -> None:
     """Refuse text that a parser should not build a tree of: too large, too deep, or with a document type."""
-    if len(text) > XML_LIMIT:
-        raise FormatError(f"{path} has {len(text)} characters of OME-XML; at most {XML_LIMIT} are read.")
+    if len(text) > TIFF_TEXT_CHARACTERS:
+        raise FormatError(
+            f"{path} has {len(text)} characters of OME-XML; at most {TIFF_TEXT_CHARACTERS} are read.",
+            hint=TIFF_TEXT_CHARACTERS.hint,
+        )
     depth = 0
 
     def begin(tag: str, attributes: dict[str, str]) -> None:
@@ -159,10 +160,10 @@ def _image(element: Element, pixels: Element) -> OmeImage:
     sizes = {axis: _whole(pixels, f"Size{axis}", 1, 2**31) for axis in order}
     samples = [_whole(channel, "SamplesPerPixel", 1, 2**16, 1) for channel in _children(pixels, "Channel")]
     planes = sizes["Z"] * sizes["T"] * max(1, sizes["C"] // (samples[0] if samples else 1))
-    if planes > MOST_PLANES:
-        raise ValueError(f"{planes} planes are named, at most {MOST_PLANES} are read")
+    if planes > TIFF_PLANES:
+        raise ValueError(f"{planes} planes are named, at most {TIFF_PLANES} are read ({TIFF_PLANES.variable})")
     for part in _children(pixels, "TiffData"):
-        for key, most in (("IFD", MOST_PLANES), ("NumPlanes", planes), ("PlaneCount", planes)):
+        for key, most in (("IFD", TIFF_PLANES), ("NumPlanes", planes), ("PlaneCount", planes)):
             _whole(part, key, 0, most, 0)
         for axis in "ZCT":
             _whole(part, f"First{axis}", 0, sizes[axis] - 1, 0)
@@ -205,7 +206,11 @@ def _check_modulo(root: Element) -> None:
         if "Start" in element.attrib and element.tag[:-1].endswith("Along"):
             start, end = float(element.attrib["Start"]), float(element.attrib["End"])
             step = float(element.attrib.get("Step", 1))
-            if not all(map(math.isfinite, (start, end, step))) or step == 0 or abs((end - start) / step) > _MOST_MODULO:
+            if (
+                not all(map(math.isfinite, (start, end, step)))
+                or step == 0
+                or abs((end - start) / step) > TIFF_MODULO_STEPS
+            ):
                 raise ValueError(f"{element.tag} from {start} to {end} in steps of {step} cannot be")
 
 
@@ -223,8 +228,8 @@ def _files(root: Element, path: Path) -> tuple[tuple[Path, ...], str]:
             names[name] = None
         elif name is None and (own is None or element.text != own):
             raise ValueError("a UUID names no file")
-    if len(names) > MOST_FILES:
-        raise ValueError(f"{len(names)} files are named, at most {MOST_FILES} are read")
+    if len(names) > DETACHED_FILES:
+        raise ValueError(f"{len(names)} files are named, at most {DETACHED_FILES} are read ({DETACHED_FILES.variable})")
     return tuple(resolve_beside(path, name, expected_bytes=None) for name in names), first or ""
 
 

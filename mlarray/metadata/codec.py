@@ -17,16 +17,17 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from mlarray.errors import FormatError, MetadataError
+from mlarray.limits import METADATA_BYTES, METADATA_OPERATIONS
 from mlarray.metadata.model import Meta
 from mlarray.metadata.standins import METADATA_TABLE
-from mlarray.metadata.unpickle import MAX_BYTES, MAX_OPERATIONS, Limits, plain_tree, restricted_loads
+from mlarray.metadata.unpickle import Limits, plain_tree, restricted_loads
 from mlarray.metadata.validation import validated_mapping
 from mlarray.metadata.values import from_jsonable, to_jsonable
 
 PICKLE_PROTOCOL: Final = 4
 VERSION_MARK: Final = "v0"
 """What every release has written as ``_mlarray_version``; it says nothing, and a reader may look for it."""
-_SURELY_READABLE: Final = MAX_OPERATIONS
+_SURELY_READABLE: Final = METADATA_OPERATIONS
 """Bytes of pickle up to which no limit of reading can be met: an operation has at least one byte."""
 FREE_NAMESPACES: Final = ("source", "extra")
 
@@ -109,7 +110,7 @@ def decode(payload: bytes | Mapping[str, object], *, limits: Limits | None = Non
     return mapping
 
 
-def gunzip_limited(data: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
+def gunzip_limited(data: bytes, *, max_bytes: int = METADATA_BYTES) -> bytes:
     """Decompress one gzip member, stopping as soon as it exceeds `max_bytes`.
 
     Raises
@@ -123,7 +124,7 @@ def gunzip_limited(data: bytes, *, max_bytes: int = MAX_BYTES) -> bytes:
     except zlib.error as error:
         raise FormatError(f"the metadata is not valid gzip: {error}") from error
     if len(result) > max_bytes:
-        raise FormatError(f"the metadata is larger than {max_bytes} bytes when decompressed")
+        raise FormatError(f"the metadata is larger than {max_bytes} bytes when decompressed", hint=METADATA_BYTES.hint)
     if not stream.eof:
         raise FormatError("the gzip stream of the metadata is cut off")
     if stream.unused_data:

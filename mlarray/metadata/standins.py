@@ -17,7 +17,8 @@ from typing import Final
 
 import numpy as np
 
-from mlarray.metadata.unpickle import MAX_INT_BYTES, Buffer, Pending, Table
+from mlarray.limits import METADATA_INTEGER_BYTES
+from mlarray.metadata.unpickle import Buffer, Pending, Table
 
 _FORMATS: Final = MappingProxyType(
     {
@@ -103,7 +104,7 @@ def _dtype(code: object, align: object = False, copy: object = True) -> _DType: 
 def _number(value: object, kind: type[float] | type[int]) -> _Number:
     if isinstance(value, _Number):
         value = value.value
-    if not isinstance(value, (int, float, str)) or (isinstance(value, str) and len(value) > MAX_INT_BYTES):
+    if not isinstance(value, (int, float, str)) or (isinstance(value, str) and len(value) > METADATA_INTEGER_BYTES):
         raise ValueError("a number is made of something else")
     return _Number(kind(value))
 

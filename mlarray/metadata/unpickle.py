@@ -22,24 +22,20 @@ from types import MappingProxyType
 from typing import Final, TypeAlias, cast
 
 from mlarray.errors import FormatError
+from mlarray.limits import (
+    METADATA_BYTES,
+    METADATA_DEPTH,
+    METADATA_INTEGER_BYTES,
+    METADATA_LINE_BYTES,
+    METADATA_OPERATIONS,
+    METADATA_UNUSUAL_KEYS,
+)
 
 Table: TypeAlias = Mapping[tuple[str, str], Callable[..., object]]
 """(module, name) as the pickle names it -> stand-in, called with the plain values the pickle passes."""
 
-MAX_BYTES: Final = 64 * 2**20
-"""Bytes of pickle after decompression, and bytes of text in the result; a full DICOM header dump is below 1 MiB."""
-MAX_OPERATIONS: Final = 4_000_000
-"""Opcodes executed, and values in the result; 100 000 3D bounding boxes need 2.2 million."""
-MAX_DEPTH: Final = 128
-"""Levels of nesting in the result; what ``values.py`` writes, at most 32 levels of 3 each, is within."""
-MAX_INT_BYTES: Final = 1024
-"""Bytes of one integer; Python prints integers up to about 1785 bytes, beyond that ``str`` refuses."""
-MAX_LINE: Final = 4096
-"""Characters of one text argument of protocol 0."""
 MAX_INT_KEY: Final = 2**61 - 1
 """Integers from here on may share their hash at will and make a dict quadratically slow."""
-MAX_TUPLE_KEYS: Final = 1000
-"""Keys that are tuples, in all dicts together where they are allowed, and parts of each."""
 
 STOP: Final = ord(".")
 
@@ -51,9 +47,9 @@ _SCALARS: Final = frozenset({str, int, float, bool, bytes, complex, type(None)})
 class Limits:
     """What one pickle may cost; the defaults are the constants of this module."""
 
-    max_bytes: int = MAX_BYTES
-    max_operations: int = MAX_OPERATIONS
-    max_depth: int = MAX_DEPTH
+    max_bytes: int = METADATA_BYTES
+    max_operations: int = METADATA_OPERATIONS
+    max_depth: int = METADATA_DEPTH
 
 
 class Pending(ABC):
@@ -128,9 +124,9 @@ def restricted_loads(data: bytes, *, table: Table, limits: Limits | None = None,
     """
     limits = limits or Limits()
     if len(data) > limits.max_bytes:
-        raise FormatError(f"the pickle has {len(data)} bytes, {limits.max_bytes} are allowed")
+        raise FormatError(f"the pickle has {len(data)} bytes, {limits.max_bytes} are allowed", hint=METADATA_BYTES.hint)
     try:
-        machine = _Machine(data, table, limits.max_operations, MAX_TUPLE_KEYS if keep_tuples else 0)
+        machine = _Machine(data, table, limits.max_operations, METADATA_UNUSUAL_KEYS if keep_tuples else 0)
         return _TreeCopy(limits, keep_tuples=keep_tuples).copy(machine.run(), 0)
     except FormatError:
         raise
@@ -159,7 +155,9 @@ class _TreeCopy:
     def copy(self, value: object, depth: int) -> object:
         self.values -= 1
         if self.values < 0:
-            raise FormatError(f"the value has more than {self.limits.max_operations} parts")
+            raise FormatError(
+                f"the value has more than {self.limits.max_operations} parts", hint=METADATA_OPERATIONS.hint
+            )
         kind = type(value)
         if kind is float or kind is bool or value is None:
             return value
@@ -167,7 +165,9 @@ class _TreeCopy:
             self._charge(value)
             return value
         if depth >= self.limits.max_depth:
-            raise FormatError(f"the value is nested deeper than {self.limits.max_depth} levels")
+            raise FormatError(
+                f"the value is nested deeper than {self.limits.max_depth} levels", hint=METADATA_DEPTH.hint
+            )
         depth += 1
         if kind is list or kind is tuple:
             items = [self.copy(item, depth) for item in cast("list[object]", value)]
@@ -189,13 +189,15 @@ class _TreeCopy:
     def _charge(self, value: object) -> None:
         if isinstance(value, (str, bytes)):
             self._spend(len(value))
-        elif type(value) is int and value.bit_length() > 8 * MAX_INT_BYTES:
-            raise FormatError(f"an integer has more than {MAX_INT_BYTES} bytes")
+        elif type(value) is int and value.bit_length() > 8 * METADATA_INTEGER_BYTES:
+            raise FormatError(f"an integer has more than {METADATA_INTEGER_BYTES} bytes")
 
     def _spend(self, count: int) -> None:
         self.text -= count
         if self.text < 0:
-            raise FormatError(f"the value has more than {self.limits.max_bytes} bytes of text")
+            raise FormatError(
+                f"the value has more than {self.limits.max_bytes} bytes of text", hint=METADATA_BYTES.hint
+            )
 
 
 class _Machine:
@@ -246,9 +248,9 @@ class _Machine:
         return int.from_bytes(self.take(width), "little")
 
     def line(self) -> str:
-        end = self.data.find(b"\n", self.position, self.position + MAX_LINE)
+        end = self.data.find(b"\n", self.position, self.position + METADATA_LINE_BYTES)
         if end < 0:
-            raise FormatError(f"a text line of the pickle is not ended within {MAX_LINE} bytes")
+            raise FormatError(f"a text line of the pickle is not ended within {METADATA_LINE_BYTES} bytes")
         text = self.take(end - self.position)
         self.position += 1
         return text.decode("ascii")
@@ -281,13 +283,13 @@ class _Machine:
 
     def long_integer(self, width: int) -> None:
         length = self.unsigned(width)
-        if length > MAX_INT_BYTES:
-            raise FormatError(f"an integer of the pickle has {length} bytes, {MAX_INT_BYTES} are allowed")
+        if length > METADATA_INTEGER_BYTES:
+            raise FormatError(f"an integer of the pickle has {length} bytes, {METADATA_INTEGER_BYTES} are allowed")
         self.stack.append(int.from_bytes(self.take(length), "little", signed=True))
 
     def text_integer(self) -> None:
         text = self.line()
-        if len(text) > 2 * MAX_INT_BYTES:
+        if len(text) > 2 * METADATA_INTEGER_BYTES:
             raise FormatError("an integer of the pickle is too long")
         self.stack.append({"00": False, "01": True}[text] if text in ("00", "01") else int(text.removesuffix("L")))
 
@@ -359,7 +361,7 @@ class _Machine:
     def fill(self, target: dict[object, object], items: list[object]) -> None:
         for key, value in zip(items[::2], items[1::2], strict=True):
             parts: tuple[object, ...] = (key,)
-            if type(key) is tuple and len(key) <= MAX_TUPLE_KEYS and self.tuple_keys > 0:
+            if type(key) is tuple and len(key) <= METADATA_UNUSUAL_KEYS and self.tuple_keys > 0:
                 parts, self.tuple_keys = key, self.tuple_keys - 1  # tuples may share their hash at will
             for part in parts:
                 # Only these are hashed: hashing a deeply nested tuple would overflow the C stack.

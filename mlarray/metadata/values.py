@@ -40,6 +40,7 @@ from typing import Final, TypeAlias, cast
 import numpy as np
 
 from mlarray.errors import MetadataError
+from mlarray.limits import METADATA_UNUSUAL_KEYS
 
 Json: TypeAlias = "bool | int | float | str | list[Json] | dict[str, Json] | None"
 
@@ -49,8 +50,6 @@ MAX_DEPTH: Final = 32
 
 MAX_INT_KEY: Final = 2**61 - 1
 """Integers from here on may share their hash at will: thousands of them make a dict or set quadratically slow."""
-MAX_UNUSUAL_KEYS: Final = 1000
-"""Keys of one dict, or members of one set, when any of them is a tuple, a frozenset or an integer beyond the above."""
 
 _STORED_DTYPE: Final = re.compile(
     r"[<>|](?:b1|[iu][1248]|f(?:2|4|8|12|16)|c(?:8|16|24|32)|[mM]8(?:\[\d*[a-zA-Z]+\])?|[SU]\d+)"
@@ -181,7 +180,7 @@ def _encode_mapping(value: Mapping[object, object], path: str, problems: list[st
             for key, item in value.items()
         }
     if not _hashes_well(list(value)):
-        problems.append(f"{path} has more than {MAX_UNUSUAL_KEYS} keys of unusual types")
+        problems.append(f"{path} has more than {METADATA_UNUSUAL_KEYS} keys of unusual types")
         return None
     pairs: list[Json] = []
     for key, item in value.items():
@@ -210,7 +209,7 @@ def _encode_other(value: object, path: str, problems: list[str], depth: int) -> 
         return _tagged("tuple", _encode_items(value, path, problems, depth))
     if isinstance(value, (set, frozenset)):
         if not _hashes_well(list(value)):
-            problems.append(f"{path} has more than {MAX_UNUSUAL_KEYS} members of unusual types")
+            problems.append(f"{path} has more than {METADATA_UNUSUAL_KEYS} members of unusual types")
             return None
         items = sorted(_encode_items(list(value), path, problems, depth), key=json.dumps)
         return _tagged("frozenset" if isinstance(value, frozenset) else "set", items)
@@ -228,7 +227,7 @@ def _encode_other(value: object, path: str, problems: list[str], depth: int) -> 
 
 def _hashes_well(keys: list[object]) -> bool:
     usual = (str, bytes, float, bool, type(None), datetime.date, datetime.time, datetime.timedelta)
-    return len(keys) <= MAX_UNUSUAL_KEYS or all(
+    return len(keys) <= METADATA_UNUSUAL_KEYS or all(
         isinstance(key, usual) or (isinstance(key, int) and abs(key) < MAX_INT_KEY) for key in keys
     )
 

@@ -20,6 +20,7 @@ from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.chunk_proof import FirstTouch
+from mlarray.storage.codecs import CodecGuard, HeadsInFile
 from mlarray.storage.forks import is_forked, with_safe_threads
 from mlarray.storage.frame import (
     RESTORE,
@@ -29,6 +30,7 @@ from mlarray.storage.frame import (
     plain_value,
     read_header,
     refuse_contradictions,
+    refuse_foreign_codec,
     replaced,
     unfinished,
     usable_name,
@@ -42,6 +44,7 @@ from mlarray.storage.packing import ChunkPacker, packer_for
 from mlarray.storage.parameters import compression_params, decompression_params, frame_opener
 from mlarray.storage.publish import full_disk_told
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
+from mlarray.storage.records import check_record
 
 LONG_RECORD_BYTES = 65536
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
@@ -80,6 +83,7 @@ class BloscStore:
         self._packer: ChunkPacker | None = None
         self._ahead: FileReadAhead | None = None
         self.first_touch: FirstTouch | None = None
+        self._guard: CodecGuard | None = None
         self.shape: tuple[int, ...] = tuple(array.shape)
         self.chunks: tuple[int, ...] = tuple(array.chunks)
         self.blocks: tuple[int, ...] = tuple(array.blocks)
@@ -136,6 +140,7 @@ class BloscStore:
         block = out if direct else np.empty(shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
         try:
+            self._check(region)
             self._array.get_slice_numpy(block, (region.start, region.stop))
         except RuntimeError as error:
             self._refuse_replaced()
@@ -208,16 +213,12 @@ class BloscStore:
             raise self._damaged("the name of a record", error) from error
 
     def record_bytes(self, name: str) -> bytes | None:
-        """Return a record as stored (a msgpack value), or None where there is none.
-
-        Raises
-        ------
-        FormatError
-            When it cannot be decompressed.
-        """
+        """Return a record as stored (msgpack), None where there is none; FormatError when it cannot be decompressed."""
         if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
         self._refuse_replaced()
+        if self.path is not None:
+            check_record(self.path, name)
         try:
             return bytes(self._schunk.vlmeta.get_vlmeta(name))
         except RuntimeError as error:  # it says nothing more
@@ -283,6 +284,7 @@ class BloscStore:
         return bytes(self._schunk.to_cframe())
 
     def _stored_block(self, region: Region) -> NDArray:
+        self._check(region)
         block = np.empty(region.shape, self.dtype)
         self._array.get_slice_numpy(block, (region.start, region.stop))
         return block
@@ -293,7 +295,12 @@ class BloscStore:
                 for index, data in self._packer.packed(region, block):
                     self._schunk.update_chunk(index, data)
             else:
+                self._check(region)
                 self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
+
+    def _check(self, region: Region) -> None:
+        if self._guard is not None:
+            self._guard.check(region)
 
     def _writing(self) -> AbstractContextManager[None]:
         self._look_at_file()
@@ -325,7 +332,7 @@ class BloscStore:
         else:
             own = open_store(self.path, mode="a" if self.writable else "r", mmap_mode=self.mmap_mode)
         self._let_go()
-        self._array, self._schunk = own._array, own._schunk
+        self._array, self._schunk, self._guard = own._array, own._schunk, own._guard
 
     def _may_have_threads(self) -> bool:
         return self.writable or self._schunk.dparams.nthreads > 1
@@ -337,7 +344,7 @@ class BloscStore:
             for kept in (self._array, self._schunk):
                 ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
         self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self.first_touch = None
+        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self.first_touch = self._guard = None
 
     def __del__(self) -> None:
         if hasattr(self, "_process"):
@@ -476,19 +483,16 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
         needed = min(header.frame_bytes, header.data_end + 32 + 8 * inside.nchunks)
         opened._file = OpenedFile(path, *header.version[:2], needed)
     opened.is_marked = header.is_unfinished
+    in_file = HeadsInFile(path, header, blosc2.decompress2) if mmap_mode is None and not writable else None
+    opened._guard = CodecGuard(path, opened.grid, inside.get_lazychunk, in_file)
     return opened
 
 
 def decoded(chunk: bytes) -> bytes:
-    """Return the bytes of a stored chunk.
-
-    Raises
-    ------
-    RuntimeError, ValueError
-        When it is damaged.
-    """
+    """Return the bytes of a stored chunk; a damaged one, or one of a codec that is refused, is a RuntimeError or ValueError."""
     import blosc2
 
+    refuse_foreign_codec(Path("The file"), chunk, "a chunk")
     return bytes(blosc2.decompress2(chunk))
 
 

@@ -19,11 +19,11 @@ from typing import NamedTuple, TypeAlias
 import msgpack
 
 from mlarray.errors import FormatError, MissingFileError, UnfinishedError, UsageError
+from mlarray.limits import FRAME_HEADER_BYTES
 
 Version: TypeAlias = tuple[int, int, int]
 
 MAGIC = b"b2frame\x00"
-HEADER_LIMIT_BYTES = 1 << 20
 _FIRST_READ_BYTES = 512
 _MOST_AXES = 15  # of an msgpack array with a short head
 _METALAYERS_AT = 87  # FRAME_HEADER_MINLEN of c-blosc2
@@ -32,6 +32,10 @@ _FIELDS = struct.Struct(">BB8sBiBQB4sBqBq")
 _SIZES, _SIZES_AT = struct.Struct(">BiBiBi"), 47  # of an element, a block and a chunk
 _FIELD_TYPES = (0x9E, 0xA8, 0xD2, 0xCF, 0xA4, 0xD3, 0xD3)
 _TO_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+HEAD_BYTES = 32  # of a stored chunk (README_CHUNK_FORMAT of c-blosc2)
+_CHUNK_CODEC_AT, _NAMED_CODEC = 22, 6
+_CODECS_AT, _CODEC_AT = 27, 77  # FRAME_CODECS and FRAME_UDCODEC of c-blosc2
+_OWN_CODECS = frozenset({0, 32, 33, 34, 35, *range(160, 256)})  # NDLZ and ZFP; from 160 on what the user registered
 _ALLOWED_METALAYERS = frozenset({"b2nd", "med_blosc2"})
 RESTORE = (
     "Make it again from its source, or restore a copy. `mla verify --salvage OUT FILE` writes what is intact of it."
@@ -137,15 +141,27 @@ def read_header(path: Path) -> FrameHeader:
         if len(head) < 16 or head[2:10] != MAGIC:
             raise FormatError(f"{path} is not an .mla file: it does not start with a Blosc2 frame.")
         length = int.from_bytes(head[11:15], "big")
-        if not 16 < length <= min(size, HEADER_LIMIT_BYTES):
+        if not 16 < length <= min(size, FRAME_HEADER_BYTES):
             raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
         while len(head) < length and (more := os.read(descriptor, length - len(head))):
             head += more
+        frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
+        index = b""
+        if 0 <= compressed_bytes <= size - length:
+            os.lseek(descriptor, length + compressed_bytes, os.SEEK_SET)
+            index = os.read(descriptor, HEAD_BYTES)
     finally:
         os.close(descriptor)
-    frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
     if frame_bytes > size and _is_marked(metalayers):
         raise unfinished(path)
+    try:
+        if head[_CODECS_AT] & 15 == _NAMED_CODEC and head[_CODEC_AT] not in _OWN_CODECS:
+            raise _foreign_codec(path, head[_CODEC_AT], "what is written to it")
+        refuse_foreign_codec(path, index, "its index")
+    except FormatError as error:
+        if _is_marked(metalayers):  # where its index will be, there may be anything
+            raise unfinished(path) from error
+        raise
     if frame_bytes > size:
         raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
     if "b2nd" not in metalayers or not _ALLOWED_METALAYERS.issuperset(metalayers):
@@ -252,6 +268,25 @@ def refuse_contradictions(
         f"shape {tuple(shape)}, chunks {tuple(chunks)}, blocks {tuple(blocks)} and {itemsize} bytes per element do not fit "
         f"its {frame.chunk_count} chunks of {frame.chunk_bytes} bytes in blocks of {frame.block_bytes} bytes and elements "
         f"of {frame.item_bytes}",
+    )
+
+
+def refuse_foreign_codec(path: Path, head: bytes, what: str) -> None:
+    """Raise where the first bytes of a stored chunk name a codec that blosc2 does not bring itself.
+
+    Raises
+    ------
+    FormatError
+        Naming the codec; decoding the chunk could run what lies in the current folder.
+    """
+    if len(head) > _CHUNK_CODEC_AT and head[2] >> 5 == _NAMED_CODEC and head[_CHUNK_CODEC_AT] not in _OWN_CODECS:
+        raise _foreign_codec(path, head[_CHUNK_CODEC_AT], what)
+
+
+def _foreign_codec(path: Path, codec: int, what: str) -> FormatError:
+    return FormatError(
+        f"{path}: {what} needs the Blosc2 codec {codec}, which is no part of Blosc2; a library would be loaded for it.",
+        hint="Write the file again with another codec, where you trust it.",
     )
 
 

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import TypeAlias
 
 from mlarray.errors import UsageError
+from mlarray.limits import CASE_LIST_BYTES
 from mlarray.transforms.augmentations.drawing import key_of
 
 Choice: TypeAlias = str | int | slice | Sequence[str | int] | None
 _SLICE = re.compile(r"(-?\d*):(-?\d*)(?::(-?\d*))?")
-_LIST_LIMIT_BYTES = 16 << 20
 _SHOWN = 5
 
 
@@ -84,9 +84,11 @@ def _meant(names: Sequence[str], part: object) -> Sequence[str]:
 def _named_in(path: Path, names: Sequence[str]) -> list[str]:
     """Return the names in the lines of a file; empty lines and those that begin with # do not count."""
     with path.open("rb") as file:
-        content = file.read(_LIST_LIMIT_BYTES + 1)
-    if len(content) > _LIST_LIMIT_BYTES:
-        raise UsageError(f"{path} is larger than {_LIST_LIMIT_BYTES} bytes, which no list of cases is.")
+        content = file.read(CASE_LIST_BYTES + 1)
+    if len(content) > CASE_LIST_BYTES:
+        raise UsageError(
+            f"{path} is larger than {CASE_LIST_BYTES} bytes, which no list of cases is.", hint=CASE_LIST_BYTES.hint
+        )
     try:
         lines = [line.strip() for line in content.decode("utf-8-sig").splitlines()]
     except UnicodeDecodeError:

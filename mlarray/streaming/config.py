@@ -18,20 +18,20 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 from mlarray import transforms
 from mlarray.errors import UsageError
+from mlarray.limits import YAML_BYTES
 from mlarray.streaming.arguments import path_of
 from mlarray.transforms import augmentations
 from mlarray.transforms.augmentations import Augmentation, AugmentationList
 from mlarray.transforms.base import Transform
 
-CONFIG_LIMIT_BYTES = 1 << 20
-"""Largest file that is read."""
+_LONGEST_NUMBER = 1000  # characters
 _SECTIONS = ("transforms", "augmentations")
 _LIST_KEYS = ("nb", "augmentations")
 _Made = TypeVar("_Made")
@@ -194,9 +194,9 @@ def load_yaml(path: str | Path, *, hint: str | None = None) -> Any:
     if not place.is_file():
         raise UsageError(f"There is no file {place}.")
     with place.open("rb") as file:
-        text = file.read(CONFIG_LIMIT_BYTES + 1)
-    if len(text) > CONFIG_LIMIT_BYTES:
-        raise UsageError(f"{place} is larger than {CONFIG_LIMIT_BYTES} bytes, which no configuration is.")
+        text = file.read(YAML_BYTES + 1)
+    if len(text) > YAML_BYTES:
+        raise UsageError(f"{place} is larger than {YAML_BYTES} bytes, which no configuration is.", hint=YAML_BYTES.hint)
     import yaml
 
     class Loader(yaml.SafeLoader):
@@ -208,7 +208,15 @@ def load_yaml(path: str | Path, *, hint: str | None = None) -> Any:
 
         def construct_mapping(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002  as YAML calls it
             keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-            doubled = next((i for i, key in enumerate(keys) if key in keys[:i]), None)
+            seen: set[Any] = set()
+            doubled = None
+            for position, key in enumerate(keys):
+                if not isinstance(key, Hashable):
+                    break  # which is told below
+                if key in seen:
+                    doubled = position
+                    break
+                seen.add(key)
             if doubled is not None:
                 raise yaml.constructor.ConstructorError(
                     None,
@@ -218,6 +226,12 @@ def load_yaml(path: str | Path, *, hint: str | None = None) -> Any:
                 )
             return super().construct_mapping(node, deep=deep)
 
+        def construct_yaml_int(self, node: Any) -> Any:
+            if len(node.value) > _LONGEST_NUMBER:
+                raise yaml.constructor.ConstructorError(None, None, "a number is too long", node.start_mark)
+            return super().construct_yaml_int(node)
+
+    Loader.add_constructor("tag:yaml.org,2002:int", Loader.construct_yaml_int)
     try:
         return yaml.load(text, Loader)  # a subclass of SafeLoader
     except yaml.MarkedYAMLError as error:

@@ -12,6 +12,7 @@ import contextlib
 import hashlib
 import io
 import json
+import math
 import os
 import sys
 import time
@@ -23,6 +24,7 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import UsageError
+from mlarray.limits import KEPT_BYTES
 from mlarray.storage.publish import PART_SUFFIX, part_path
 from mlarray.storage.remote import is_remote
 from mlarray.streaming.arguments import path_of
@@ -31,7 +33,6 @@ FOLDER = ".mlarray"
 ENVIRONMENT = "MLARRAY_CACHE"
 """Environment variable that names the user's folder for what is kept; a folder for each data set is made in it."""
 LIMIT_BYTES = 8 << 30
-MAX_ENTRY_BYTES = 256 << 20
 _SUFFIX = ".npz"
 _PLAIN = "plain.json"
 _PUTS_PER_CHECK = 128
@@ -103,7 +104,7 @@ class Kept:
             A value of another kind.
         """
         content = _packed(value, key)
-        if len(content) > MAX_ENTRY_BYTES:
+        if len(content) > KEPT_BYTES:
             return False
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -149,9 +150,9 @@ class Kept:
 def _read(path: Path, key: str) -> dict[str, Any] | None:
     try:
         with path.open("rb") as file:
-            content = file.read(MAX_ENTRY_BYTES + 1)
+            content = file.read(KEPT_BYTES + 1)
             changed = os.fstat(file.fileno()).st_mtime
-        if len(content) > MAX_ENTRY_BYTES:
+        if len(content) > KEPT_BYTES:
             return None
         found = _unpacked(content, key)
     except Exception:  # whatever damaged bytes lead to: what cannot be read is not there
@@ -232,13 +233,26 @@ def _packed(value: Mapping[str, object], key: str) -> bytes:
 def _unpacked(content: bytes, key: str) -> dict[str, Any]:
     """Return the value in the bytes of an entry; anything that is not as it was written is an error, whatever its kind."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
-        if sum(info.file_size for info in archive.infolist()) > MAX_ENTRY_BYTES:
-            raise ValueError("too large")
-        parts = {info.filename: archive.read(info) for info in archive.infolist()}  # checks each checksum
+        entries = archive.infolist()
+        if sum(entry.file_size for entry in entries) > KEPT_BYTES or any(entry.compress_type for entry in entries):
+            raise ValueError("too large, or compressed")
+        parts = {entry.filename: archive.read(entry) for entry in entries}  # checks each checksum
     text = json.loads(parts.pop(_PLAIN))
     if text["key"] != key:
         raise ValueError("an entry of another key")
     found: dict[str, Any] = dict(text["plain"])
     for name, part in parts.items():
-        found[name.removesuffix(".npy")] = np.lib.format.read_array(io.BytesIO(part), allow_pickle=False)
+        found[name.removesuffix(".npy")] = _array(part)
     return {name: found[name] for name in text["order"]}
+
+
+def _array(part: bytes) -> np.ndarray[Any, np.dtype[Any]]:
+    """Return the array in the bytes of a ``.npy`` file; numpy would make room for what its header claims, whatever follows."""
+    file = io.BytesIO(part)
+    if np.lib.format.read_magic(file) != (1, 0):
+        raise ValueError("a header of another version")
+    shape, fortran, dtype = np.lib.format.read_array_header_1_0(file)
+    if dtype.kind not in "biufc" or math.prod(shape) * dtype.itemsize != len(part) - file.tell():
+        raise ValueError("an array of another size")
+    flat = np.frombuffer(bytearray(part[file.tell() :]), dtype)
+    return flat.reshape(shape, order="F" if fortran else "C")

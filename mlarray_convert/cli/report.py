@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from mlarray.errors import UsageError
+from mlarray.limits import REPORT_BYTES
 from mlarray_convert.cli.arguments import GivenPath
 from mlarray_convert.cli.render import ConvertView
 from mlarray_convert.joined import join_reports
@@ -36,6 +37,10 @@ def command(files: tuple[Path, ...], *, as_json: bool) -> int:
 
 def _text(path: Path) -> str:
     try:
-        return path.read_text(encoding="ascii")
+        with path.open("rb") as file:
+            content = file.read(REPORT_BYTES + 1)
+        if len(content) > REPORT_BYTES:
+            raise UsageError(f"The report {path} has more than {REPORT_BYTES} bytes.", hint=REPORT_BYTES.hint)
+        return content.decode("ascii")
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"The report {path} cannot be read: {getattr(error, 'strerror', None) or error}.") from error

@@ -12,7 +12,9 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator
 from typing import Any, BinaryIO
 
 from mlarray_convert.executor import Work
@@ -72,6 +74,10 @@ class Child:
             kind, value = self._stream.recv()
             yield kind, value
 
+    def kill(self) -> None:
+        """Kill it, whatever it does: who waits for its answer sees that it died."""
+        self._process.kill()
+
     def end(self) -> int:
         """End it, asked first and killed when it takes longer than two seconds; return its exit code."""
         if self._process.poll() is None:
@@ -93,6 +99,46 @@ class Child:
         """End it and close the streams to it."""
         self.end()
         self._stream.close()
+
+
+class Watch:
+    """Calls a function once, in a thread of its own, when nothing was heard for so many seconds.
+
+    Parameters
+    ----------
+    give_up : callable
+        What to call.
+    seconds : float
+        From the start, and from each :meth:`heard`.
+
+    Attributes
+    ----------
+    is_over : bool
+        Whether it was called.
+    """
+
+    def __init__(self, give_up: Callable[[], None], seconds: float) -> None:
+        self.is_over = False
+        self._give_up, self._seconds = give_up, seconds
+        self._last, self._closed = time.monotonic(), threading.Event()
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def heard(self) -> None:
+        """Begin to count anew."""
+        self._last = time.monotonic()
+
+    def close(self) -> None:
+        """Stop counting."""
+        self._closed.set()
+        self._thread.join()
+
+    def _wait(self) -> None:
+        while not self._closed.wait(max(0.01, self._last + self._seconds - time.monotonic())):
+            if time.monotonic() - self._last >= self._seconds:
+                self.is_over = True
+                self._give_up()
+                return
 
 
 class Stream:

@@ -235,7 +235,7 @@ class Cluster(Generic[J, R]):
         elif answer.kind == "died":
             if job.owner is not None:
                 self._dead.add(job.owner)
-            yield from self._failed(index, job, answer.host, "", answer.exit_code)
+            yield from self._failed(index, job, answer.host, answer.told, answer.exit_code)
         else:
             yield from self._failed(index, job, answer.host, f"The Dask worker on {answer.host} {answer.told}.", None)
 

@@ -19,11 +19,12 @@ from typing import Any
 from distributed import get_worker
 from distributed.diagnostics.plugin import WorkerPlugin
 
+from mlarray.limits import STALL_SECONDS
 from mlarray.machine import FREE_MEMORY, SYSTEM, memory_available
 from mlarray.storage.publish import this_host
-from mlarray_convert.cluster.child import Child
+from mlarray_convert.cluster.child import Child, Watch
 from mlarray_convert.cluster.sight import Sight
-from mlarray_convert.executor import Work
+from mlarray_convert.executor import Work, stalled
 
 IDLE_SECONDS = 30.0  # a run that was killed cannot tell its processes to end
 _REPORT_SECONDS = 1.0  # every report goes through the scheduler, which keeps it
@@ -44,7 +45,7 @@ class Answer:
     exit_code : int or None
         Of the process that died.
     told : str
-        What a misplaced worker does not see.
+        What a misplaced worker does not see, or why a process was ended.
     """
 
     kind: str
@@ -154,19 +155,23 @@ class Run(WorkerPlugin):  # type: ignore[misc]
         state = self._running()
         child = self._take(state)
         healthy = False
+        watch = Watch(child.kill, STALL_SECONDS)
         try:
             begun = {"kind": "started", "index": index, "pid": child.pid, "host": this_host()}
             state.worker.log_event(self.name, {**begun, "address": state.worker.address})
             report = _Reporter(index, lambda message: state.worker.log_event(self.name, message))
             for kind, value in child.answers(pickle.loads(job)):
+                watch.heard()
                 if kind == "share":
                     report(value)
                 elif kind == "result":
                     healthy = True
                     return Answer("done", this_host(), value)
         except (EOFError, OSError):
-            return Answer("died", this_host(), exit_code=child.exit_code())
+            told = stalled(STALL_SECONDS) if watch.is_over else ""
+            return Answer("died", this_host(), exit_code=child.exit_code(), told=told)
         finally:
+            watch.close()
             self._give_back(state, child, healthy=healthy)
         raise RuntimeError("a case ended without a result")
 

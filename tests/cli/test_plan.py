@@ -12,8 +12,9 @@ import pytest
 from mlarray import MLArray
 from mlarray import transforms as T
 from mlarray.errors import UsageError
+from mlarray.limits import YAML_BYTES
 from mlarray.storage.blosc import open_store
-from mlarray.streaming.config import CONFIG_LIMIT_BYTES, chain_of, load_chain
+from mlarray.streaming.config import chain_of, load_chain
 from mlarray_convert import convert
 from mlarray_convert.cli import run
 from mlarray_convert.report import ExitCode
@@ -129,7 +130,7 @@ def test_a_wrong_chain_is_one_clear_error(tmp_path: Path, text: str, told: str) 
 def test_a_chain_that_is_missing_or_too_large_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         load_chain(tmp_path / "none.yaml")
-    (tmp_path / "large.yaml").write_bytes(b"#" * (CONFIG_LIMIT_BYTES + 1))
+    (tmp_path / "large.yaml").write_bytes(b"#" * (YAML_BYTES + 1))
     with pytest.raises(UsageError, match="is larger than"):
         load_chain(tmp_path / "large.yaml")
 

@@ -12,8 +12,8 @@ import pytest
 import zarr
 
 from mlarray.errors import FormatError
-from mlarray.formats.ome_zarr_store import DOCUMENT_LIMIT
 from mlarray.formats.registry import items_of, open_source
+from mlarray.limits import ZARR_DOCUMENT_BYTES
 from tests.cli.samples import mla
 from tests.conformance.text_header_files import load
 from tests.conformance.zarr_files import change, chunk_files, multiscale, ramp, write_image
@@ -173,7 +173,7 @@ def test_a_shard_of_too_many_chunks_is_refused(tmp_path: Path) -> None:
         document["codecs"][0]["configuration"]["chunk_shape"] = [1, 1, 1]
 
     change(path / "0", "zarr.json", edit)
-    with pytest.raises(FormatError, match="cannot be divided"):
+    with pytest.raises(FormatError, match=r"more than 1048576 chunks.*MLARRAY_LIMIT_ZARR_SHARD_CHUNKS"):
         open_source(path)
 
 
@@ -223,7 +223,7 @@ def test_a_document_that_is_no_json_object_is_named(tmp_path: Path, content: byt
 def test_a_document_that_is_too_large_is_not_read(tmp_path: Path) -> None:
     path = image(tmp_path)
     with (path / "zarr.json").open("r+b") as file:
-        file.truncate(DOCUMENT_LIMIT + 1)
+        file.truncate(ZARR_DOCUMENT_BYTES + 1)
     with pytest.raises(FormatError, match="at most"):
         open_source(path)
 

@@ -16,7 +16,8 @@ import tifffile
 from mlarray.errors import FormatError
 from mlarray.formats.registry import items_of, open_source
 from mlarray.formats.tiff_library import load_decoder
-from mlarray.formats.tiff_ome import DEEPEST, XML_LIMIT, read_ome
+from mlarray.formats.tiff_ome import DEEPEST, read_ome
+from mlarray.limits import TIFF_TEXT_CHARACTERS
 from tests.conformance.tiff_files import (
     BASE,
     LAYOUTS,
@@ -198,8 +199,8 @@ def test_xml_that_does_not_end_is_told_and_not_kept(tmp_path: Path) -> None:
 
 
 def test_xml_that_is_too_large_is_not_parsed(tmp_path: Path) -> None:
-    with pytest.raises(FormatError, match=f"at most {XML_LIMIT}"):
-        read_ome(" " * (XML_LIMIT + 1), tmp_path / "a.ome.tif")
+    with pytest.raises(FormatError, match=f"at most {TIFF_TEXT_CHARACTERS}"):
+        read_ome(" " * (TIFF_TEXT_CHARACTERS + 1), tmp_path / "a.ome.tif")
 
 
 @pytest.mark.parametrize(
