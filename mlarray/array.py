@@ -29,7 +29,7 @@ from mlarray.spatial_view import SpatialView
 from mlarray.spec import ArraySpec
 from mlarray.storage import integrity
 from mlarray.storage.allocate import LAYOUT_RECORD, allocate, layout_of, refuse_without_axes
-from mlarray.storage.blosc import BloscStore, MapMode, open_store, store_from_frame
+from mlarray.storage.blosc import BloscStore, MapMode, store_from_frame
 from mlarray.storage.contents import (
     CONVERSION_RECORD,
     LOCATIONS_RECORD,
@@ -47,6 +47,7 @@ from mlarray.storage.memory import ArrayStore
 from mlarray.storage.options import LimitKwargs, Params, PatchSize, SizeLike, StorageKwargs, StorageOptions
 from mlarray.storage.publish import PendingFile, refuse_unchangeable
 from mlarray.storage.session import WriteSession
+from mlarray.storage.write_lock import WriteLock, replacing
 from mlarray.voxel_view import VoxelView
 
 KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, integrity.STATISTICS_RECORD)
@@ -236,7 +237,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         Raises
         ------
         UsageError
-            Another suffix, or no such folder.
+            Another suffix, no such folder, or the file is being written.
         MetadataError
             Metadata that is not valid; lists all problems, and nothing is written.
         """
@@ -245,7 +246,9 @@ class MLArray(VoxelView, SpatialView, Constructors):
             raise UsageError("This array is closed; there is nothing to save.", hint="Save it first, or open it again.")
         records = array_records(self.meta, self._axes_record)
         remove_old_leftovers(target.parent)
-        pending = PendingFile(target)
+        own = None if self._session is None else self._session.lock
+        with replacing(target, by=own):  # tells before anything is written
+            pending = PendingFile(target)
         try:
             store = self._written_to(pending.path)
             if isinstance(self._store, ArrayStore):  # its layout was chosen just now
@@ -254,7 +257,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
                 store.put_record(name, value)
             integrity.finish(store)
             store.close()
-            pending.publish()
+            pending.publish(by=own)
         except BaseException:
             pending.abort()
             raise
@@ -322,6 +325,8 @@ class MLArray(VoxelView, SpatialView, Constructors):
             self._finalizer.detach()
         if self._store is not None:
             self._store.close()
+        if self._session is not None:
+            self._session.lock.release()
         self._reset()
 
     def _become(self, other: Self) -> None:
@@ -392,23 +397,31 @@ class MLArray(VoxelView, SpatialView, Constructors):
         changes = mmap_mode == "r+" or (mmap_mode is None and mode == "a")
         if changes:
             refuse_unchangeable(path)
-        store = _verified(path, verify, mmap_mode="r" if mmap_mode == "r+" else mmap_mode, dparams=dparams)
-        image = cls._of(store)
+        lock = WriteLock(path) if changes else None
+        try:
+            store = integrity.open_verified(
+                path, verify, mmap_mode="r" if mmap_mode == "r+" else mmap_mode, dparams=dparams
+            )
+            image = cls._of(store)
+        except BaseException:
+            if lock is not None:
+                lock.release()
+            raise
         image.filepath, image.mode, image.mmap_mode, image._verify = str(path), mode, mmap_mode, verify
         if dparams is not None:
             image._options = StorageOptions(dparams=dparams)
-        if changes:
+        if lock is not None:
             try:
                 before = array_records(image.meta, image._axes_record)
             except MetadataError:  # of another writer; it has to be corrected before it can be written again
                 before = {}
-            image._session = WriteSession(store, before=before)
+            image._session = WriteSession(store, lock=lock, before=before)
             image._watch()
         return image
 
     @classmethod
     def _loaded(cls, path: Path, dparams: Params, *, compressed: bool, verify: Verification) -> Self:
-        store = _verified(path, "full" if verify == "lazy" else verify, mmap_mode="r", dparams=dparams)
+        store = integrity.open_verified(path, "full" if verify == "lazy" else verify, mmap_mode="r", dparams=dparams)
         image = cls._of(store)
         image.filepath = str(path)
         if image.meta is None or image._store is None:
@@ -438,7 +451,7 @@ class MLArray(VoxelView, SpatialView, Constructors):
         pending = PendingFile(path.absolute())
         try:
             made = allocate(spec, options, path=pending.path)
-            image._session = WriteSession(made.store, created=pending)
+            image._session = WriteSession(made.store, lock=WriteLock(pending.path), created=pending)
         except BaseException:
             pending.abort()
             raise
@@ -458,20 +471,6 @@ class MLArray(VoxelView, SpatialView, Constructors):
         image._axes_record = axes
         image._fill(source, options, compressed=compressed, sampled=sampled)
         return image
-
-
-def _verified(path: Path, verify: Verification, *, mmap_mode: MapMode, dparams: Params) -> BloscStore:
-    """Open a finished file, compared with its checksums as far as that is asked for."""
-    if verify not in ("full", "lazy", None):
-        raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
-    has_seal = verify is not None and integrity.has_seal(path)
-    store = open_store(path, mmap_mode=mmap_mode, dparams=dparams)
-    integrity.refuse_unfinished(store)
-    if verify == "full":
-        integrity.refuse_damaged(store)
-    elif verify == "lazy" and has_seal:
-        integrity.prove_on_first_touch(store)
-    return store
 
 
 def _axes_argument(axes: AxesLike | None, axis_labels: Sequence[Any] | None) -> tuple[Axis, ...] | None:

@@ -89,7 +89,9 @@ class VoxelView:
     def __setitem__(self, key: Any, value: Any) -> None:
         store = self._array()
         selection = parse_key(key, store.shape, getattr(store, "blocks", None))
-        write_selection(selection, castable(value, store.dtype), store.read, self._write, store.dtype)
+        values = castable(value, store.dtype)
+        with store.lock:  # parts of blocks are read, changed and written
+            write_selection(selection, values, store.read, self._write, store.dtype)
 
     def __array__(self, dtype: npt.DTypeLike | None = None, copy: bool | None = None) -> NDArray:  # noqa: FBT001
         if isinstance(self._store, ArrayStore):

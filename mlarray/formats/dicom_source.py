@@ -8,7 +8,6 @@ the last few are kept, because neighbouring patches need the same ones.
 from __future__ import annotations
 
 import itertools
-import threading
 from collections import OrderedDict
 from typing import Any
 
@@ -18,6 +17,7 @@ from mlarray.errors import FormatError
 from mlarray.formats.dicom_frames import Frame
 from mlarray.formats.dicom_group import Volume
 from mlarray.formats.dicom_pixels import decode, read_rows
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, SourceBase, SourceInfo
 from mlarray.spec import ArraySpec
@@ -56,7 +56,7 @@ class DicomSource(SourceBase):
             is_seg=None,
             item=volume.name,
         )
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._decoded: OrderedDict[tuple[str, int], NDArray] = OrderedDict()
 
     @property

@@ -10,7 +10,6 @@ from __future__ import annotations
 import bz2
 import io
 import os
-import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -21,6 +20,7 @@ import numpy as np
 
 from mlarray.errors import FormatError
 from mlarray.limits import VOXEL_TEXT_BYTES
+from mlarray.locks import ForkSafeLock
 from mlarray.sources.base import Access
 from mlarray.sources.bytes import ByteReader, FileBytes, JoinedBytes, StreamBytes, short_data
 
@@ -209,7 +209,7 @@ class ParsedBytes:
         self._block = block
         self._dtype = dtype
         self._kind: Literal["text", "hex"] = kind
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._data: memoryview | None = None
 
     def readinto(self, offset: int, buffer: memoryview) -> None:

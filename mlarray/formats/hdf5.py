@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -34,6 +33,7 @@ from mlarray.formats.hdf5_join import join, refuse_foreign_store
 from mlarray.formats.hdf5_write import Hdf5Sink, chosen_codec, chosen_layout
 from mlarray.formats.items import Item, pick_item
 from mlarray.layout import Layout
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, SinkOptions, SourceBase, SourceInfo
 from mlarray.spec import ArraySpec
@@ -59,7 +59,7 @@ class Hdf5Source(SourceBase):
 
     def __init__(self, path: Path, name: str) -> None:
         self._path = path
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
         self._file: Any = None
         self._dataset: Any = None
         self._pid = 0

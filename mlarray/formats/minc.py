@@ -7,7 +7,6 @@ Dimensions have names: those that end in ``space`` are spatial, their cosines an
 from __future__ import annotations
 
 import os
-import threading
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from mlarray.errors import FormatError, MLArrayError
 from mlarray.formats.file_axes import checked_geometry, free_name
 from mlarray.formats.text_header import millimetres, time_unit
 from mlarray.geometry import Geometry, Part
+from mlarray.locks import ForkSafeLock
 from mlarray.orientation import flip_frame
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Note, Source, SourceBase, SourceInfo
@@ -192,7 +192,7 @@ class _Dataset(SourceBase):
         self.info = SourceInfo()
         self._file: Any = None
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         target = self._target(region, out)

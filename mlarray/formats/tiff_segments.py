@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import itertools
 import math
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
@@ -21,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlarray.errors import FormatError
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, SourceBase, SourceInfo
 from mlarray.sources.bytes import FileBytes
@@ -233,7 +233,7 @@ class SegmentSource(SourceBase):
         small = grid.segment_size * spec.dtype.itemsize <= SMALL_SEGMENT_BYTES
         self.access = Access.REGION if small else Access.SLAB
         self._files = SegmentFiles(table.files)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._decode: Callable[..., Any] | None = None
         self._kept: OrderedDict[tuple[int, int], NDArray] = OrderedDict()
         self._kept_bytes = 0

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import bz2
 import os
-import threading
 import zlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, Protocol, Self, cast
 
 from mlarray.errors import FormatError
+from mlarray.locks import ForkSafeLock
 
 SKIP_BYTES = 1 << 20
 # How exactly an error can say where a stream was cut; and what decoders that allocate each read do best with.
@@ -43,7 +43,7 @@ class FileBytes:
         self._start = start
         self._fd = -1
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     def readinto(self, offset: int, buffer: memoryview) -> None:
         """Fill ``buffer`` with the bytes from ``offset``."""
@@ -141,7 +141,7 @@ class StreamBytes:
         self._stream: BinaryIO | None = None
         self._position = 0
         self._pid = 0
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self.restarts = 0
 
     def readinto(self, offset: int, buffer: memoryview) -> None:

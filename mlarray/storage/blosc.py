@@ -6,35 +6,32 @@ variable-length metalayers). It knows nothing of what those records mean, nor of
 
 from __future__ import annotations
 
-import ctypes
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from mlarray.errors import FormatError, UsageError
+from mlarray.errors import DTypeError, FormatError, UsageError
 from mlarray.layout import ChunkGrid, Layout
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 from mlarray.storage.chunk_proof import FirstTouch
 from mlarray.storage.codecs import CodecGuard, HeadsInFile
-from mlarray.storage.forks import is_forked, with_safe_threads
+from mlarray.storage.forks import in_turn, is_forked, keep_for_ever, watch, with_safe_threads
 from mlarray.storage.frame import (
     RESTORE,
+    FrameHeader,
     FrameSizes,
     Version,
     packed_value,
     plain_value,
-    read_header,
     refuse_contradictions,
     refuse_foreign_codec,
-    replaced,
     unfinished,
     usable_name,
-    version_of,
     with_mark,
 )
 from mlarray.storage.gather import ChunkGatherer
@@ -45,6 +42,7 @@ from mlarray.storage.parameters import compression_params, decompression_params,
 from mlarray.storage.publish import full_disk_told
 from mlarray.storage.readahead import FileReadAhead, read_ahead_for, use_native
 from mlarray.storage.records import check_record
+from mlarray.storage.same_file import SameFile, of_one_file
 
 LONG_RECORD_BYTES = 65536
 MapMode: TypeAlias = Literal["r", "r+", "w+", "c"] | None
@@ -74,10 +72,10 @@ class BloscStore:
         self.mmap_mode = mmap_mode
         self.writable = writable
         self.opened_version = version  # of a file that is only read
-        # A file that is not mapped is opened anew by blosc2, by its name, for every chunk and record.
-        self._version = version if mmap_mode is None else None
         self._file: OpenedFile | None = None
+        self._same_file = SameFile(path, version) if path and version and mmap_mode is None else None
         self.is_marked = False  # by a writer that has not finished
+        self._is_foreign = False  # made by the process that this one was forked from, and not usable here
         self._process = os.getpid()
         self._gatherer: ChunkGatherer | None = None
         self._packer: ChunkPacker | None = None
@@ -88,6 +86,7 @@ class BloscStore:
         self.chunks: tuple[int, ...] = tuple(array.chunks)
         self.blocks: tuple[int, ...] = tuple(array.blocks)
         self.dtype: np.dtype[Any] = np.dtype(array.dtype)
+        self.lock = watch(self)
 
     @property
     def grid(self) -> ChunkGrid:
@@ -116,6 +115,7 @@ class BloscStore:
         """The compression parameters of blosc2 that the store was made with."""
         return self._schunk.cparams
 
+    @in_turn
     def read(self, region: Region, out: NDArray | None = None) -> NDArray:
         """Return the voxels of a region that lies within the array, in the stored byte order."""
         shape = region.shape
@@ -129,8 +129,6 @@ class BloscStore:
             out = np.empty(shape, self.dtype)
         if 0 in shape:
             return out
-        if os.getpid() != self._process:
-            self._adopt()
         if self._gatherer is not None:
             self._gatherer.flush(region)
         self._look_at_file()
@@ -139,20 +137,14 @@ class BloscStore:
         direct = out.flags.c_contiguous and out.dtype == self.dtype
         block = out if direct else np.empty(shape, self.dtype)
         faults = 0 if self._ahead is None else self._ahead.before_read(region, self)
-        try:
-            self._check(region)
-            self._array.get_slice_numpy(block, (region.start, region.stop))
-        except RuntimeError as error:
-            self._refuse_replaced()
-            raise self._damaged(f"voxels {region.start} to {region.stop}", error) from error
+        self._stored(lambda: f"voxels {region.start} to {region.stop}", lambda: self._decode(region, block))
         if self._ahead is not None:
             self._ahead.after_read(faults)
-        if self._version is not None:
-            self._refuse_replaced()
         if not direct:
             out[...] = block
         return out
 
+    @in_turn
     def write(self, region: Region, block: NDArray) -> None:
         """Store ``block``, whose shape is that of the region; its values are cast to the stored dtype."""
         if not self.writable:
@@ -165,8 +157,6 @@ class BloscStore:
             )
         if region.is_empty():
             return
-        if os.getpid() != self._process:
-            self._adopt()
         if self._gatherer is not None:
             self._gatherer.write(region, block)
         else:
@@ -182,6 +172,7 @@ class BloscStore:
 
         self._packer = packer_for(self._schunk.cparams, self.grid, self.dtype, blosc2, at_once=at_once)
 
+    @in_turn
     def flush(self, region: Region | None = None) -> None:
         """Store what is still gathered, of the chunks of ``region`` or of all."""
         if self._gatherer is not None:
@@ -192,19 +183,19 @@ class BloscStore:
         if self._ahead:
             self._ahead.prefetch(regions, self)
 
+    @in_turn
     def chunk_bytes(self, index: int) -> bytes:
         """Return the stored bytes of one chunk."""
         self._look_at_file()
-        try:
-            return bytes(self._schunk.get_chunk(index))
-        except RuntimeError as error:
-            raise self._damaged(f"chunk {index}", error) from error
+        return bytes(self._stored(lambda: f"chunk {index}", lambda: self._schunk.get_chunk(index)))
 
+    @in_turn
     def put_chunk_bytes(self, index: int, data: bytes) -> None:
         """Replace one chunk by stored bytes of a store with the same shape, dtype, chunks and blocks."""
         with self._writing():
             self._schunk.update_chunk(index, data)
 
+    @in_turn
     def record_names(self) -> tuple[str, ...]:
         """Names of the records beside the array; a FormatError where one is no text."""
         try:
@@ -212,17 +203,14 @@ class BloscStore:
         except UnicodeDecodeError as error:
             raise self._damaged("the name of a record", error) from error
 
+    @in_turn
     def record_bytes(self, name: str) -> bytes | None:
         """Return a record as stored (msgpack), None where there is none; FormatError when it cannot be decompressed."""
         if name not in self.record_names():  # `in vlmeta` would decode the record
             return None
-        self._refuse_replaced()
         if self.path is not None:
             check_record(self.path, name)
-        try:
-            return bytes(self._schunk.vlmeta.get_vlmeta(name))
-        except RuntimeError as error:  # it says nothing more
-            raise self._damaged(f"record {name!r}", error) from error
+        return bytes(self._stored(lambda: f"record {name!r}", lambda: self._schunk.vlmeta.get_vlmeta(name)))
 
     def record(self, name: str) -> Any:
         """Return a decoded record, or None where there is none.
@@ -240,6 +228,7 @@ class BloscStore:
             raise FormatError(f"Record {name!r} of {self.path or 'the array'} cannot be decoded.")
         return value
 
+    @in_turn
     def put_record(self, name: str, value: object) -> None:
         """Store a plain value under a name."""
         packed = packed_value(value)
@@ -248,12 +237,14 @@ class BloscStore:
         with self._writing():
             self._schunk.vlmeta.set_vlmeta(name, packed, typesize=typesize)
 
+    @in_turn
     def drop_record(self, name: str) -> None:
         """Remove a record; a no-op where there is none."""
         if name in self.record_names():
             with self._writing():
                 del self._schunk.vlmeta[name]
 
+    @in_turn
     def mark(self, *, unfinished: bool) -> None:
         """Write into the header that the store is not finished, or that it is. See :func:`~mlarray.storage.frame.with_mark`."""
         from blosc2 import blosc2_ext
@@ -263,6 +254,7 @@ class BloscStore:
             blosc2_ext.meta__setitem__(self._schunk, "b2nd", layer)
         self.is_marked = unfinished
 
+    @in_turn
     def continue_in(self, path: Path) -> None:
         """Go on with the file at ``path``, which holds what this store holds, and write there.
 
@@ -272,12 +264,13 @@ class BloscStore:
         if self.writable:
             own._schunk.cparams = self._schunk.cparams  # a file does not keep the number of threads
         gatherer, packer = self._gatherer, self._packer
-        self._let_go()
+        self.close()
         self._gatherer, self._packer = gatherer, packer
         self._array, self._schunk, self._file, self.is_marked = own._array, own._schunk, own._file, own.is_marked
         self.path, self.mmap_mode, self.writable = path, None, True
-        self._version = self.opened_version = None
+        self.opened_version = None
 
+    @in_turn
     def frame_bytes(self) -> bytes:
         """Return the whole store as the bytes of a file: chunks as stored, and records."""
         self.flush()
@@ -298,6 +291,10 @@ class BloscStore:
                 self._check(region)
                 self._array.set_slice((region.start, region.stop), np.ascontiguousarray(block, dtype=self.dtype))
 
+    def _decode(self, region: Region, block: NDArray) -> None:
+        self._check(region)
+        self._array.get_slice_numpy(block, (region.start, region.stop))
+
     def _check(self, region: Region) -> None:
         if self._guard is not None:
             self._guard.check(region)
@@ -310,9 +307,17 @@ class BloscStore:
         if self._file is not None:
             self._file.refuse_other() if self.mmap_mode is None else self._file.refuse_shortened()
 
-    def _refuse_replaced(self) -> None:
-        if self._version is not None and self.path is not None and version_of(self.path) != self._version:
-            raise replaced(self.path)
+    def _stored(self, what: Callable[[], str], get: Callable[[], Any]) -> Any:
+        """Return what blosc2 gets out of the store, again where the file may have been another one meanwhile."""
+        try:
+            found = get()
+            while self._same_file is not None and not self._same_file.was_left_alone():
+                found = get()
+        except (RuntimeError, KeyError) as error:  # they say nothing more; KeyError: the file was changed
+            if self._same_file is not None:
+                self._same_file.was_left_alone()
+            raise self._damaged(what(), error) from error
+        return found
 
     def _damaged(self, what: str, error: Exception) -> FormatError:
         return FormatError(
@@ -320,39 +325,35 @@ class BloscStore:
             hint=RESTORE,
         )
 
-    def _adopt(self) -> None:
-        """Get an array of this process's own where the one of the parent could use threads, which a fork does not copy."""
-        if not self._may_have_threads():
-            self._process = os.getpid()
+    def ready(self) -> None:
+        """Raise when the store is closed, or get one of this process's own where that of the parent cannot be used."""
+        if self._array is None:
+            raise DTypeError(f"There is no array: {self.path or 'it'} was closed.")
+        if self._is_foreign:
+            self._adopt()
+
+    def in_child(self, *, at_rest: bool) -> None:
+        """Be told that this process was just forked; ``at_rest``: that no other thread was using the store."""
+        self.lock = watch(self)
+        if self._array is None:
             return
-        if self.path is None or self.mmap_mode == "c":
-            from mlarray.storage.copies import copy_store
+        # Chunks of a store that is only read, by one thread, are decoded in this process as in that of the parent.
+        if not at_rest or self.writable or self._schunk.dparams.nthreads > 1:
+            keep_for_ever(self._array, self._schunk)
+            self._is_foreign = True
 
-            own = copy_store(self, None, records=self.record_names())
-        else:
-            own = open_store(self.path, mode="a" if self.writable else "r", mmap_mode=self.mmap_mode)
-        self._let_go()
-        self._array, self._schunk, self._guard = own._array, own._schunk, own._guard
+    def _adopt(self) -> None:
+        from mlarray.storage.copies import store_of_parent
 
-    def _may_have_threads(self) -> bool:
-        return self.writable or self._schunk.dparams.nthreads > 1
-
-    def _let_go(self) -> None:
-        if os.getpid() != self._process and self._array is not None and self._may_have_threads():
-            # Freeing an array of the parent waits for its threads, which a fork does not copy: a crash or a hang (seen
-            # with blosc2 4.14.1). It stays until the process ends.
-            for kept in (self._array, self._schunk):
-                ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
-        self._process = os.getpid()
-        self._array = self._schunk = self._gatherer = self._packer = self._ahead = self.first_touch = self._guard = None
-
-    def __del__(self) -> None:
-        if hasattr(self, "_process"):
-            self._let_go()
+        self._is_foreign = False  # records and stored chunks can be read
+        own = store_of_parent(self, self._process)
+        self._array, self._schunk, self._ahead, self._guard = own._array, own._schunk, own._ahead, own._guard
 
     def close(self) -> None:
-        """Release the file."""
-        self._let_go()
+        """Release the file, when no other thread is reading it."""
+        with self.lock:
+            self._array = self._schunk = self._gatherer = self._packer = None
+            self._ahead = self.first_touch = self._same_file = None
 
     @property
     def is_open(self) -> bool:
@@ -448,25 +449,25 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     FormatError
         When the file is no array of blosc2, is damaged, or was never finished.
     """
+    name = usable_name(path)
+    return of_one_file(path, lambda header: _opened(path, name, header, mode, mmap_mode, dparams))
+
+
+def _opened(path: Path, name: str, header: FrameHeader, mode: str, mmap_mode: MapMode, dparams: Params) -> BloscStore:
     import blosc2
 
-    name = usable_name(path)
-    header = read_header(path)
     use_native(getattr(blosc2, "set_prefetch", None))
     writable = mmap_mode in ("r+", "c") if mmap_mode else mode == "a"
     if writable and mmap_mode != "c" and not os.access(path, os.W_OK):
         raise PermissionError(f"{path} cannot be opened for writing: permission denied.")
     # What is written moves chunks; a reader's file stays as it is.
-    ahead = None if writable else read_ahead_for(path, header, blosc2.decompress2)
+    ahead = None if writable else read_ahead_for(path, header, decoded)
     try:
         array = frame_opener(blosc2)(name, mode, 0, mmap_mode=mmap_mode, dparams=decompression_params(blosc2, dparams))
     except (RuntimeError, ValueError, TypeError, SyntaxError, OverflowError) as error:  # no dtype of numpy's
         if header.is_unfinished:
             raise unfinished(path) from error
-        raise FormatError(
-            f"{path} is damaged or was never finished: blosc2 cannot open it.",
-            hint=RESTORE,
-        ) from error
+        raise FormatError(f"{path} is damaged or was never finished: blosc2 cannot open it.", hint=RESTORE) from error
     if type(array) is not blosc2.NDArray:
         raise FormatError(f"{path} holds a Blosc2 {type(array).__name__}, not an array.")
     if writable and is_forked():
@@ -477,7 +478,6 @@ def open_store(path: Path, *, mode: str = "r", mmap_mode: MapMode = "r", dparams
     refuse_contradictions(
         path, frame, shape=opened.shape, chunks=opened.chunks, blocks=opened.blocks, itemsize=opened.dtype.itemsize
     )
-    opened._refuse_replaced()
     opened._ahead = ahead
     if mmap_mode or writable:  # the records behind the index are in memory by now
         needed = min(header.frame_bytes, header.data_end + 32 + 8 * inside.nchunks)
@@ -493,11 +493,15 @@ def decoded(chunk: bytes) -> bytes:
     import blosc2
 
     refuse_foreign_codec(Path("The file"), chunk, "a chunk")
-    return bytes(blosc2.decompress2(chunk))
+    return bytes(blosc2.decompress2(chunk, nthreads=1))
 
 
 def store_from_frame(data: bytes) -> BloscStore:
     """Return a store in memory made of :meth:`BloscStore.frame_bytes` of this process or one like it."""
     import blosc2
 
-    return BloscStore(blosc2.ndarray_from_cframe(data, copy=True), None, None, writable=True)
+    array = blosc2.ndarray_from_cframe(data, copy=True)
+    if is_forked():
+        array.schunk.cparams = with_safe_threads(array.schunk.cparams)
+        array.schunk.dparams = with_safe_threads(array.schunk.dparams)
+    return BloscStore(array, None, None, writable=True)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import suppress
 from pathlib import Path
 
-from mlarray.errors import FormatError
+from mlarray.errors import FormatError, UsageError
 from mlarray.layout import Layout
 from mlarray.region import Region
-from mlarray.storage.blosc import BloscStore, create_store
+from mlarray.storage.blosc import BloscStore, create_store, open_store
+from mlarray.storage.frame import replaced
 from mlarray.storage.options import Params
+from mlarray.storage.publish import final_path
 
 
 def create_like(source: BloscStore, path: Path | None, *, dparams: Params = None) -> BloscStore:
@@ -47,3 +50,26 @@ def copy_store(
         with suppress(FormatError):  # a damaged record is not copied; who needs it asks the source and is told
             copied.put_record(name, source.record(name))
     return copied
+
+
+def store_of_parent(store: BloscStore, parent: int) -> BloscStore:
+    """Return a store for this process with the content of one that the process ``parent`` made before it forked.
+
+    Raises
+    ------
+    UsageError
+        The store is a file that is being written: what is in it already cannot be told.
+    FormatError
+        The file has been replaced.
+    """
+    if store.path is None or store.mmap_mode == "c":
+        return copy_store(store, None, records=store.record_names())
+    if store.writable:
+        raise UsageError(
+            f"{final_path(store.path)} is being written by process {parent}, this is process {os.getpid()}.",
+            hint="Close it there, then open the file again in this process.",
+        )
+    own = open_store(store.path, mmap_mode=store.mmap_mode)
+    if own.opened_version != store.opened_version:
+        raise replaced(store.path)
+    return own

@@ -172,7 +172,7 @@ def read_header(path: Path) -> FrameHeader:
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
     _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
-    return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, _version(status), seconds)
+    return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, version_in(status), seconds)
 
 
 def open_to_read(path: Path) -> int:
@@ -189,21 +189,13 @@ def read_at(fd: int, count: int, place: int) -> bytes:
         return file.read(count)
 
 
-def version_of(path: Path) -> Version | None:
-    """Return what tells a file from one that replaces it, or None where there is no file."""
-    try:
-        status = path.stat()
-    except FileNotFoundError:
-        return None
-    return _version(status)
-
-
 def version_of_open(fd: int) -> Version:
     """Return what tells an open file from one that replaces it."""
-    return _version(os.fstat(fd))
+    return version_in(os.fstat(fd))
 
 
-def _version(status: os.stat_result) -> Version:
+def version_in(status: os.stat_result) -> Version:
+    """Return what tells a file from one that replaces it, of what the system says about it."""
     return status.st_dev, status.st_ino, status.st_mtime_ns
 
 

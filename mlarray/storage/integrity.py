@@ -18,11 +18,12 @@ from typing import Any
 
 import xxhash
 
-from mlarray.errors import FormatError, IntegrityError
+from mlarray.errors import FormatError, IntegrityError, UsageError
 from mlarray.region import Region
-from mlarray.storage.blosc import BloscStore, decoded, open_store
+from mlarray.storage.blosc import BloscStore, MapMode, decoded, open_store
 from mlarray.storage.chunk_proof import DIGEST_BYTES, ChunkProof, FirstTouch, damaged_chunk, digest
 from mlarray.storage.frame import RESTORE, read_header, replaced, unfinished
+from mlarray.storage.options import Params
 from mlarray.storage.publish import flush_to_disk
 from mlarray.storage.seal import SealState, seal_state, write_seal
 
@@ -92,6 +93,20 @@ def refuse_unfinished(store: BloscStore) -> None:
         return
     who = f" (process {writer.get('pid')!r} on {writer.get('host')!r})" if writer else ""
     raise unfinished(store.path, who)
+
+
+def open_verified(path: Path, verify: str | None, *, mmap_mode: MapMode, dparams: Params) -> BloscStore:
+    """Open a finished file, compared with its checksums as far as that is asked for: ``"full"``, ``"lazy"`` or None."""
+    if verify not in ("full", "lazy", None):
+        raise UsageError(f"verify must be 'full', 'lazy' or None, got {verify!r}.")
+    sealed = verify is not None and has_seal(path)
+    store = open_store(path, mmap_mode=mmap_mode, dparams=dparams)
+    refuse_unfinished(store)
+    if verify == "full":
+        refuse_damaged(store)
+    elif verify == "lazy" and sealed:
+        prove_on_first_touch(store)
+    return store
 
 
 def finish(store: BloscStore, changed_chunks: Iterable[int] | None = None) -> None:

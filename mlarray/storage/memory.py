@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import NDArray
 
@@ -24,6 +25,7 @@ class ArrayStore:
 
     def __init__(self, array: NDArray) -> None:
         self.array = array
+        self.lock = ForkSafeLock()
         self.shape: tuple[int, ...] = array.shape
         self.dtype: np.dtype[Any] = array.dtype
 

@@ -19,6 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from mlarray.errors import UsageError
+from mlarray.storage.write_lock import WriteLock, replacing
 
 PART_SUFFIX = ".part"
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -49,10 +50,11 @@ class PendingFile:
         self.path = part_path(final)
         self._open = True
 
-    def publish(self) -> None:
-        """Flush the file and give it its final name, replacing what was there."""
+    def publish(self, *, by: WriteLock | None = None) -> None:
+        """Flush the file and give it its final name, replacing what was there unless that is being written, other than ``by``."""
         flush_to_disk(self.path)
-        os.replace(self.path, self.final)
+        with replacing(self.final, by=by):
+            os.replace(self.path, self.final)
         self._open = False
         flush_folder(self.final.parent)
 

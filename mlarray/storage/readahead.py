@@ -32,6 +32,7 @@ import numpy.typing as npt
 
 from mlarray.chunk_grid import ChunkGrid
 from mlarray.errors import UsageError
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.storage.frame import FrameHeader
 from mlarray.storage.frame_parts import Decompress, read_offsets
@@ -194,7 +195,7 @@ class FileReadAhead:
         self._start = header.header_bytes
         self._data_end = header.data_end
         self._decompress = decompress
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
         self._fd = -1
         self._pid = 0
         self._offsets: npt.NDArray[np.int64] | None = None

@@ -24,6 +24,7 @@ from mlarray.storage.blosc import BloscStore
 from mlarray.storage.leftovers import remove_old_leftovers
 from mlarray.storage.opened import OpenedFile
 from mlarray.storage.publish import PendingFile, copy_file, flush_to_disk
+from mlarray.storage.write_lock import WriteLock
 
 
 class WriteSession:
@@ -34,6 +35,8 @@ class WriteSession:
     store : BloscStore
         Backed by a file. One that is created is written from the start, another is opened for reading and goes on in a copy when
         something is changed.
+    lock : WriteLock
+        On the file.
     created : PendingFile, optional
         Where the store of a new file is; it gets its name as soon as the mark is on disk. All of it has to be written.
     before : mapping, optional
@@ -41,9 +44,15 @@ class WriteSession:
     """
 
     def __init__(
-        self, store: BloscStore, *, created: PendingFile | None = None, before: Mapping[str, object] | None = None
+        self,
+        store: BloscStore,
+        *,
+        lock: WriteLock,
+        created: PendingFile | None = None,
+        before: Mapping[str, object] | None = None,
     ) -> None:
         self.store = store
+        self.lock = lock
         self._created = created is not None
         self._before = before or {}
         self._checksums_hold = created is None and integrity.is_current(store)
@@ -78,18 +87,23 @@ class WriteSession:
                 f"{self.store.path} is being written by process {self._pid}, this is process {os.getpid()}.",
                 hint="Open the file again in this process.",
             )
-        if not self._open:
-            raise UsageError(f"{self._path} could not be written before.", hint="Close it, and begin again.")
-        try:
-            self._go_on_in_copy()
-            self._written.update(self._grid.chunks_touched(region.start, region.stop))
-            write()
-        except (OSError, FormatError):
-            self.drop()
-            raise
+        with self.store.lock:
+            if not self._open:
+                raise UsageError(f"{self._path} could not be written before.", hint="Close it, and begin again.")
+            try:
+                self._go_on_in_copy()
+                self._written.update(self._grid.chunks_touched(region.start, region.stop))
+                write()
+            except (OSError, FormatError):
+                self.drop()
+                raise
 
     def finish(self, records: dict[str, object]) -> None:
         """Store ``records`` and the checksums, then take the mark away or give the copy its name; once."""
+        with self.store.lock:
+            self._finish(records)
+
+    def _finish(self, records: dict[str, object]) -> None:
         if not self._open:
             return
         self._open = False
@@ -104,7 +118,7 @@ class WriteSession:
             integrity.finish(self.store, sorted(self._written) if self._checksums_hold else None)
             self.store.close()
             if self._copy is not None:
-                self._copy.publish()
+                self._copy.publish(by=self.lock)
             else:
                 flush_to_disk(self._path)
         except BaseException:

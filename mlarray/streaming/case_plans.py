@@ -8,7 +8,6 @@ planner with the array in memory as its source, so that only copies that need th
 
 from __future__ import annotations
 
-import threading
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -18,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from mlarray.errors import UsageError
+from mlarray.locks import ForkSafeLock
 from mlarray.sources.base import NDArray
 from mlarray.streaming.arguments import listed, whole
 from mlarray.streaming.case_layouts import Place
@@ -151,7 +151,7 @@ class CasePlans:
         self._whole_copies: OrderedDict[tuple[int, str, int, int], Plan] = OrderedDict()
         self._streams: OrderedDict[tuple[int, str, int, int], Plan] = OrderedDict()
         self._open: OrderedDict[tuple[int, str], Plan] = OrderedDict()
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     def base(self, case: int, group: str) -> Plan:
         """Return the plan of a group of a case without augmentations; only headers are read."""
@@ -329,7 +329,7 @@ class CasePlans:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
 
 def computed(plan_: Plan) -> NDArray:

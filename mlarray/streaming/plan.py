@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import PurePath
@@ -13,6 +12,7 @@ import numpy as np
 
 from mlarray.errors import MLArrayError, PlanError, TransformError
 from mlarray.geometry import Geometry
+from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import NDArray, Source
 from mlarray.streaming.arguments import flag, instance, listed, source_of
@@ -90,7 +90,7 @@ class Plan:
         self._found: dict[tuple[int, Statistic], Any] = {}
         self._wholes: dict[int, NDArray] = {}
         self._aligned: set[tuple[int, str]] = set()
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
     @property
     def regime(self) -> str:
@@ -467,7 +467,7 @@ class Plan:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self._lock = ForkSafeLock()
 
 
 def _groups_of(stage: Stage) -> tuple[str, ...]:

@@ -6,13 +6,13 @@ none (one is added). A source that cannot read regions is decoded once and kept,
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from mlarray.errors import UsageError
+from mlarray.locks import ForkSafeLock
 from mlarray.notice import notice
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, Source, SourceInfo
@@ -114,7 +114,7 @@ class VolumeSource:
         self.reads = 0
         self.bytes_read = 0
         self._decoded: NDArray | None = None
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
     @property
     def name(self) -> str:
@@ -217,7 +217,7 @@ class VolumeSource:
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.Lock()
+        self._lock = ForkSafeLock()
 
 
 class ResidentVolume:
