@@ -7,6 +7,7 @@ the header alone.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import struct
@@ -26,6 +27,7 @@ MAGIC = b"b2frame\x00"
 HEADER_LIMIT_BYTES = 1 << 20
 _FIRST_READ_BYTES = 512
 _MOST_AXES = 15  # of an msgpack array with a short head
+END_BYTES = 4096  # holds the index and the records of most files
 _METALAYERS_AT = 87  # FRAME_HEADER_MINLEN of c-blosc2
 # The fields before, as msgpack writes them: a type byte before each value. c-blosc2 reads them at fixed places, too.
 _FIELDS = struct.Struct(">BB8sBiBQB4sBqBq")
@@ -55,6 +57,8 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
         What tells the file from one that replaces it.
     seconds : float
         How long reading it took: memory answers in microseconds, storage does not.
+    head, end : bytes
+        The file from its first byte on, at least ``header_bytes``; and what is behind its chunks, at most :data:`END_BYTES`.
     """
 
     header_bytes: int
@@ -64,6 +68,8 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
     metalayers: dict[str, bytes]
     version: Version
     seconds: float
+    head: bytes
+    end: bytes
 
     @property
     def data_end(self) -> int:
@@ -141,13 +147,17 @@ def read_header(path: Path) -> FrameHeader:
             raise _damaged(path, f"its header claims {length} bytes, the file has {size}")
         while len(head) < length and (more := os.read(descriptor, length - len(head))):
             head += more
+        frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
+        if frame_bytes > size and _is_marked(metalayers):
+            raise unfinished(path)
+        if frame_bytes > size:
+            raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
+        behind = frame_bytes - length - compressed_bytes
+        if compressed_bytes < 0 or behind < 0:
+            raise _damaged(path, f"its chunks have {compressed_bytes} bytes in a frame of {frame_bytes}")
+        end = read_at(descriptor, min(behind, END_BYTES), length + compressed_bytes)
     finally:
         os.close(descriptor)
-    frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
-    if frame_bytes > size and _is_marked(metalayers):
-        raise unfinished(path)
-    if frame_bytes > size:
-        raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
     if "b2nd" not in metalayers or not _ALLOWED_METALAYERS.issuperset(metalayers):
         foreign = sorted(set(metalayers) - _ALLOWED_METALAYERS)
         kinds = ", ".join(repr(name) for name in foreign) or "none"
@@ -156,7 +166,8 @@ def read_header(path: Path) -> FrameHeader:
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
     _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
-    return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, _version(status), seconds)
+    version = _version(status)
+    return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, version, seconds, head, end)
 
 
 def open_to_read(path: Path) -> int:
@@ -237,7 +248,10 @@ def refuse_contradictions(
         Naming both.
     """
     if len(shape) == len(chunks) == len(blocks) and min(*shape, *chunks, *blocks, 0) == 0:
-        if 0 in shape and frame.chunk_count == 0:
+        sized = (
+            math.prod(extent or 1 for extent in shape) * itemsize <= sys.maxsize
+        )  # numpy makes no array beyond, even empty
+        if 0 in shape and frame.chunk_count == 0 and sized:
             return
         if all(shape) and all(chunks) and all(blocks):
             count, padded, block_bytes = 1, itemsize, itemsize
