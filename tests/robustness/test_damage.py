@@ -15,6 +15,7 @@ import pytest
 
 from mlarray import MLArray
 from mlarray.errors import FormatError, UsageError
+from mlarray.storage.blosc import open_store
 from mlarray.storage.frame import FrameHeader, FrameSizes, read_header
 from mlarray.storage.guards import UndecodableError, refuse_chunk
 from mlarray_convert.verify import check_file
@@ -135,9 +136,12 @@ def test_a_codec_of_a_plugin_is_refused_and_nothing_runs(
 def test_a_record_that_is_written_anew_can_be_read_again(path: Path) -> None:
     header, data = read_header(path), path.read_bytes()
     edited(path, *plugin_edits(path, record_place(header, data, b"mla_layout")))
-    with MLArray.open(path, mmap_mode="r+") as image:
-        image._store.put_record("mla_layout", {"layout": "new"})
-        assert image._store.record("mla_layout") == {"layout": "new"}
+    store = open_store(path, mode="a", mmap_mode=None)
+    with pytest.raises(FormatError, match="record 'mla_layout' cannot be decoded"):
+        store.record("mla_layout")
+    store.put_record("mla_layout", {"layout": "new"})
+    assert store.record("mla_layout") == {"layout": "new"}
+    store.close()
 
 
 def test_a_chunk_without_a_whole_header_is_refused() -> None:
