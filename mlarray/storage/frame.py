@@ -154,6 +154,8 @@ def read_header(path: Path) -> FrameHeader:
             raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
         behind = frame_bytes - length - compressed_bytes
         if compressed_bytes < 0 or behind < 0:
+            if _is_marked(metalayers):
+                raise unfinished(path)
             raise _damaged(path, f"its chunks have {compressed_bytes} bytes in a frame of {frame_bytes}")
         end = read_at(descriptor, min(behind, END_BYTES), length + compressed_bytes)
     finally:

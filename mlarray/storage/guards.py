@@ -24,7 +24,15 @@ import numpy.typing as npt
 
 from mlarray.errors import FormatError
 from mlarray.region import Region
-from mlarray.storage.frame import RESTORE, FrameHeader, FrameSizes, open_to_read, read_at, version_of_open
+from mlarray.storage.frame import (
+    RESTORE,
+    FrameHeader,
+    FrameSizes,
+    open_to_read,
+    read_at,
+    unfinished,
+    version_of_open,
+)
 from mlarray.storage.frame_parts import Decompress
 
 # c-blosc2's README_CHUNK_FORMAT: version, version of the codec, flags, bytes of an item; of the chunk decoded, of a block,
@@ -265,6 +273,8 @@ def refuse_frame(path: Path, header: FrameHeader, decompress: Decompress) -> byt
 
     Raises
     ------
+    UnfinishedError
+        The index is not written yet.
     FormatError
         Saying why.
     """
@@ -282,6 +292,8 @@ def refuse_frame(path: Path, header: FrameHeader, decompress: Decompress) -> byt
         offsets = decompress(_behind_chunks(path, header, stored)[:stored])
         (first,) = _OFFSET.unpack_from(offsets)
     except (RuntimeError, ValueError, struct.error) as error:
+        if header.is_unfinished:
+            raise unfinished(path) from error
         raise _refused(path, f"the index of its chunks cannot be decoded ({error})") from error
     place = first + header.header_bytes
     if header.header_bytes <= place < header.frame_bytes:  # else blosc2 refuses it, or chunk 0 has no bytes of its own
