@@ -7,6 +7,7 @@ the header alone.
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import struct
@@ -26,16 +27,13 @@ Version: TypeAlias = tuple[int, int, int]
 MAGIC = b"b2frame\x00"
 _FIRST_READ_BYTES = 512
 _MOST_AXES = 15  # of an msgpack array with a short head
+END_BYTES = 4096  # holds the index and the records of most files
 _METALAYERS_AT = 87  # FRAME_HEADER_MINLEN of c-blosc2
 # The fields before, as msgpack writes them: a type byte before each value. c-blosc2 reads them at fixed places, too.
 _FIELDS = struct.Struct(">BB8sBiBQB4sBqBq")
 _SIZES, _SIZES_AT = struct.Struct(">BiBiBi"), 47  # of an element, a block and a chunk
 _FIELD_TYPES = (0x9E, 0xA8, 0xD2, 0xCF, 0xA4, 0xD3, 0xD3)
 _TO_READ = os.O_RDONLY | getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
-HEAD_BYTES = 32  # of a stored chunk (README_CHUNK_FORMAT of c-blosc2)
-_CHUNK_CODEC_AT, _NAMED_CODEC = 22, 6
-_CODECS_AT, _CODEC_AT = 27, 77  # FRAME_CODECS and FRAME_UDCODEC of c-blosc2
-_OWN_CODECS = frozenset({0, 32, 33, 34, 35, *range(160, 256)})  # NDLZ and ZFP; from 160 on what the user registered
 _ALLOWED_METALAYERS = frozenset({"b2nd", "med_blosc2"})
 RESTORE = (
     "Make it again from its source, or restore a copy. `mla verify --salvage OUT FILE` writes what is intact of it."
@@ -59,6 +57,8 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
         What tells the file from one that replaces it.
     seconds : float
         How long reading it took: memory answers in microseconds, storage does not.
+    head, end : bytes
+        The file from its first byte on, at least ``header_bytes``; and what is behind its chunks, at most :data:`END_BYTES`.
     """
 
     header_bytes: int
@@ -68,6 +68,8 @@ class FrameHeader(NamedTuple):  # a tuple: one is made per file that is opened, 
     metalayers: dict[str, bytes]
     version: Version
     seconds: float
+    head: bytes
+    end: bytes
 
     @property
     def data_end(self) -> int:
@@ -146,24 +148,18 @@ def read_header(path: Path) -> FrameHeader:
         while len(head) < length and (more := os.read(descriptor, length - len(head))):
             head += more
         frame_bytes, data_bytes, compressed_bytes, metalayers = _parse(path, head[:length])
-        index = b""
-        if 0 <= compressed_bytes <= size - length:
-            os.lseek(descriptor, length + compressed_bytes, os.SEEK_SET)
-            index = os.read(descriptor, HEAD_BYTES)
+        if frame_bytes > size and _is_marked(metalayers):
+            raise unfinished(path)
+        if frame_bytes > size:
+            raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
+        behind = frame_bytes - length - compressed_bytes
+        if compressed_bytes < 0 or behind < 0:
+            if _is_marked(metalayers):
+                raise unfinished(path)
+            raise _damaged(path, f"its chunks have {compressed_bytes} bytes in a frame of {frame_bytes}")
+        end = read_at(descriptor, min(behind, END_BYTES), length + compressed_bytes)
     finally:
         os.close(descriptor)
-    if frame_bytes > size and _is_marked(metalayers):
-        raise unfinished(path)
-    try:
-        if head[_CODECS_AT] & 15 == _NAMED_CODEC and head[_CODEC_AT] not in _OWN_CODECS:
-            raise _foreign_codec(path, head[_CODEC_AT], "what is written to it")
-        refuse_foreign_codec(path, index, "its index")
-    except FormatError as error:
-        if _is_marked(metalayers):  # where its index will be, there may be anything
-            raise unfinished(path) from error
-        raise
-    if frame_bytes > size:
-        raise _damaged(path, f"its frame has {frame_bytes} bytes, the file only {size}")
     if "b2nd" not in metalayers or not _ALLOWED_METALAYERS.issuperset(metalayers):
         foreign = sorted(set(metalayers) - _ALLOWED_METALAYERS)
         kinds = ", ".join(repr(name) for name in foreign) or "none"
@@ -172,7 +168,9 @@ def read_header(path: Path) -> FrameHeader:
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
     _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
-    return FrameHeader(length, frame_bytes, data_bytes, compressed_bytes, metalayers, version_in(status), seconds)
+    return FrameHeader(
+        length, frame_bytes, data_bytes, compressed_bytes, metalayers, version_in(status), seconds, head, end
+    )
 
 
 def open_to_read(path: Path) -> int:
@@ -245,7 +243,10 @@ def refuse_contradictions(
         Naming both.
     """
     if len(shape) == len(chunks) == len(blocks) and min(*shape, *chunks, *blocks, 0) == 0:
-        if 0 in shape and frame.chunk_count == 0:
+        sized = (
+            math.prod(extent or 1 for extent in shape) * itemsize <= sys.maxsize
+        )  # numpy makes no array beyond, even empty
+        if 0 in shape and frame.chunk_count == 0 and sized:
             return
         if all(shape) and all(chunks) and all(blocks):
             count, padded, block_bytes = 1, itemsize, itemsize
@@ -260,25 +261,6 @@ def refuse_contradictions(
         f"shape {tuple(shape)}, chunks {tuple(chunks)}, blocks {tuple(blocks)} and {itemsize} bytes per element do not fit "
         f"its {frame.chunk_count} chunks of {frame.chunk_bytes} bytes in blocks of {frame.block_bytes} bytes and elements "
         f"of {frame.item_bytes}",
-    )
-
-
-def refuse_foreign_codec(path: Path, head: bytes, what: str) -> None:
-    """Raise where the first bytes of a stored chunk name a codec that blosc2 does not bring itself.
-
-    Raises
-    ------
-    FormatError
-        Naming the codec; decoding the chunk could run what lies in the current folder.
-    """
-    if len(head) > _CHUNK_CODEC_AT and head[2] >> 5 == _NAMED_CODEC and head[_CHUNK_CODEC_AT] not in _OWN_CODECS:
-        raise _foreign_codec(path, head[_CHUNK_CODEC_AT], what)
-
-
-def _foreign_codec(path: Path, codec: int, what: str) -> FormatError:
-    return FormatError(
-        f"{path}: {what} needs the Blosc2 codec {codec}, which is no part of Blosc2; a library would be loaded for it.",
-        hint="Write the file again with another codec, where you trust it.",
     )
 
 

@@ -43,11 +43,12 @@ def read_offsets(fd: int, header: FrameHeader, decompress: Decompress, count: in
     struct.error, RuntimeError
         When it cannot be read.
     """
-    begin = header.data_end
-    raw = read_at(fd, header.frame_bytes - begin, begin)
+    raw = header.end
     *_, decoded, _, stored = CHUNK_HEADER.unpack_from(raw)
     if decoded != 8 * count:  # before anything that large is made
         raise ValueError(f"the index has {decoded} bytes for {count} chunks")
+    if stored > len(raw):
+        raw = read_at(fd, min(stored, header.frame_bytes - header.data_end), header.data_end)
     return np.frombuffer(decompress(raw[:stored]), np.int64)
 
 

@@ -76,7 +76,7 @@ def test_a_filter_that_asks_for_its_array_is_left_to_blosc2() -> None:
     array = blosc2.zeros(SHAPE, "i2", chunks=LAYOUT.chunks, blocks=LAYOUT.blocks, cparams=cparams)
     grid = ChunkGrid(SHAPE, LAYOUT.chunks, LAYOUT.blocks)
     assert packer_for(array.schunk.cparams, grid, np.dtype("i2"), blosc2, at_once=2) is None
-    store = stored(2, voxels(), cparams=cparams)
+    store = stored(2, voxels(), cparams={**cparams, "filters": [blosc2.Filter.DELTA], "filters_meta": [0]})
     assert np.array_equal(store.read(Region.full(SHAPE)), voxels())
 
 
