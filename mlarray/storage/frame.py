@@ -105,13 +105,15 @@ def unfinished(path: Path | None, writer: str = "") -> UnfinishedError:
     )
 
 
-def read_header(path: Path) -> FrameHeader:
+def read_header(path: Path, *, consistent: bool = True) -> FrameHeader:
     """Read and check the frame header of a file.
 
     Parameters
     ----------
     path : Path
         An ``.mla`` or ``.b2nd`` file.
+    consistent : bool
+        Whether a frame whose sizes are not those of its array is refused.
 
     Returns
     -------
@@ -167,7 +169,8 @@ def read_header(path: Path) -> FrameHeader:
             f"{path} is not an array file: its fixed metalayers are {kinds}, an array has only 'b2nd'.",
             hint="It may be another kind of Blosc2 object; open it with blosc2 if you trust its author.",
         )
-    _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
+    if consistent:
+        _refuse_layer(path, head, data_bytes, metalayers["b2nd"])
     return FrameHeader(
         length, frame_bytes, data_bytes, compressed_bytes, metalayers, version_in(status), seconds, head, end
     )
@@ -243,9 +246,8 @@ def refuse_contradictions(
         Naming both.
     """
     if len(shape) == len(chunks) == len(blocks) and min(*shape, *chunks, *blocks, 0) == 0:
-        sized = (
-            math.prod(extent or 1 for extent in shape) * itemsize <= sys.maxsize
-        )  # numpy makes no array beyond, even empty
+        # numpy makes no array beyond, not even an empty one
+        sized = math.prod(extent or 1 for extent in shape) * itemsize <= sys.maxsize
         if 0 in shape and frame.chunk_count == 0 and sized:
             return
         if all(shape) and all(chunks) and all(blocks):

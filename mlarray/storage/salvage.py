@@ -113,7 +113,7 @@ def salvage(path: Path, target: Path) -> Salvaged:
 
 
 def _remains(path: Path) -> _Remains:
-    header = read_header(path)
+    header = read_header(path, consistent=False)
     changed = seal_state(path, header) is SealState.MISSING
     grid, dtype = _described(path, header)
     records = _records(path, header)

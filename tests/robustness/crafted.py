@@ -1,6 +1,6 @@
 """Files that run code when somebody who trusts them opens them: each leaves a proof in the current folder.
 
-Every pickle here, and the chunk with a codec that is searched with Python, was seen to run when ``mlarray==0.0.54`` (with blosc2
+Every pickle here but APPENDS, and the chunk with a codec that is searched with Python, was seen to run when ``mlarray==0.0.54`` (with blosc2
 4.14.1) opened the file, and its metadata or a voxel was asked for. Lazy functions and expressions run where blosc2 is told to
 trust the file; they are here so that they stay inert.
 """
@@ -138,9 +138,11 @@ def with_plugin_codec(path: Path, where: str) -> Path:
     header = read_header(image(path))
     content = bytearray(path.read_bytes())
     if where == "record":
-        import mlarray.storage.records as records
-
-        at = content.index(records._head(path, "mlarray"))
+        trailer = msgpack.Unpacker(raw=True)
+        trailer.feed(content[header.frame_bytes - int.from_bytes(content[header.frame_bytes - 22 :][:4], "big") :])
+        trailer.read_array_header()
+        _, (_, places, chunks) = trailer.unpack(), trailer.unpack()
+        at = content.index(chunks[list(places).index(b"mlarray")])
     else:
         at = header.header_bytes + (header.compressed_bytes if where == "index" else 0)
     content[at + 2] = content[at + 2] & 0x1F | 6 << 5
