@@ -1,8 +1,8 @@
 """Files that run code when somebody who trusts them opens them: each leaves a proof in the current folder.
 
-Every pickle here but APPENDS, and the chunk with a codec that is searched with Python, was seen to run when ``mlarray==0.0.54`` (with blosc2
-4.14.1) opened the file, and its metadata or a voxel was asked for. Lazy functions and expressions run where blosc2 is told to
-trust the file; they are here so that they stay inert.
+Every pickle here but APPENDS, and the chunk with a codec that is searched with Python, was seen to run when
+``mlarray==0.0.54`` (with blosc2 4.14.1) opened the file, and its metadata or a voxel was asked for. Lazy functions and
+expressions run where blosc2 is told to trust the file; they are here so that they stay inert.
 """
 
 from __future__ import annotations
