@@ -89,10 +89,19 @@ def replace(path: Path, number: int, setting: Setting) -> None:
         command += ["-o", str(path), "--if-exists", "overwrite", "--patch-size", str(patch_size), "--workers", "1"]
         subprocess.run(command, check=True, capture_output=True)
     elif setting.by == "create":
-        with MLArray.create(path, voxels.shape, voxels.dtype, patch_size=patch_size) as image:
-            image[...] = voxels
+        # In a process of its own: the one that writes a file may look at it before it is finished.
+        process = multiprocessing.get_context("spawn").Process(target=create, args=(path, voxels, patch_size))
+        process.start()
+        process.join()
     else:
         MLArray(voxels, patch_size=patch_size).save(path)
+
+
+def create(path: Path, voxels: np.ndarray, patch_size: int) -> None:
+    """Write a new file plane by plane."""
+    with MLArray.create(path, voxels.shape, voxels.dtype, patch_size=patch_size) as image:
+        for plane, values in enumerate(voxels):
+            image[plane] = values
 
 
 def read(path: Path, setting: Setting, seed: int, stop: Callable[[], bool], least: int = 1) -> Counter[str]:
@@ -105,7 +114,7 @@ def read(path: Path, setting: Setting, seed: int, stop: Callable[[], bool], leas
             seen["unfinished"] += 1
             continue
         except MissingFileError:
-            seen["missing" if setting.by == "create" else "wrong: missing"] += 1
+            seen["wrong: missing"] += 1
             continue
         except FormatError as error:
             seen["replaced while opened" if "replaced" in str(error) else f"wrong: {error}"] += 1

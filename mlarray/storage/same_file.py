@@ -36,24 +36,32 @@ def of_one_file(path: Path, opened: Callable[[FrameHeader], _T]) -> _T:
     FormatError
         What ``opened`` raises while the file stays the same, or when it never does.
     """
+    seen: Version | None = None
     for _ in range(ATTEMPTS):
-        header = read_header(path)
+        try:
+            header = read_header(path)
+        except FormatError as error:  # also where the file grows while its header is read
+            problem: FormatError | None = error
+            before, seen = seen, _now(path)
+            if seen == before:
+                raise
+            continue
         try:
             result, problem = opened(header), None
         except FormatError as error:
             problem = error
-        if _is(path, header.version):
+        if _now(path) == header.version:
             if problem is not None:
                 raise problem
             return result
     raise problem or replaced(path)
 
 
-def _is(path: Path, version: Version) -> bool:
+def _now(path: Path) -> Version | None:
     try:
-        return version_in(os.stat(path)) == version
+        return version_in(os.stat(path))
     except FileNotFoundError:
-        return False
+        return None
 
 
 class SameFile:
