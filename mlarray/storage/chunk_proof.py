@@ -14,9 +14,9 @@ import numpy.typing as npt
 import xxhash
 
 from mlarray.chunk_grid import ChunkGrid
-from mlarray.errors import IntegrityError
+from mlarray.errors import FormatError, IntegrityError
 from mlarray.region import Region
-from mlarray.storage.frame import RESTORE, FrameHeader, open_to_read, read_at, version_of_open
+from mlarray.storage.frame import RESTORE, FrameHeader, open_to_read, read_at, replaced, version_of_open
 from mlarray.storage.frame_parts import Decompress, chunk_ranges, read_offsets
 
 DIGEST_BYTES = 8
@@ -52,6 +52,8 @@ class ChunkProof:
     ------
     IntegrityError
         The index does not say where the chunks are.
+    FormatError
+        The file was replaced since its header was read.
     """
 
     def __init__(
@@ -62,10 +64,13 @@ class ChunkProof:
         self._fd = open_to_read(path)
         try:
             if version_of_open(self._fd) != header.version:
-                raise ValueError("it was replaced while it was opened")
+                raise replaced(path)
             offsets = read_offsets(self._fd, header, decompress, len(digests) // DIGEST_BYTES)
             self._starts, self._stops = chunk_ranges(header, offsets)
             self._map = mmap.mmap(self._fd, header.data_end, access=mmap.ACCESS_READ) if mapped else None
+        except FormatError:
+            self.close()
+            raise
         except (ValueError, RuntimeError) as error:
             self.close()
             raise IntegrityError(f"{path} is damaged: {error}.", hint=RESTORE) from error

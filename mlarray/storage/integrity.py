@@ -307,7 +307,7 @@ def _sealed(store: BloscStore, digests: bytes) -> IntegrityReport:
         return IntegrityReport(IntegrityState.DAMAGED, (_wrong_count(store, digests),), _undecodable(store))
     try:
         proof = _proof(store, digests)
-    except FormatError as error:
+    except IntegrityError as error:
         return IntegrityReport(IntegrityState.DAMAGED, (error.message,), _undecodable(store))
     try:
         bad = tuple(index for index in range(store.chunk_count) if not proof.holds(index))

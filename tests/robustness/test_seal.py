@@ -158,3 +158,11 @@ def test_frames_that_are_changed_in_place_have_no_gaps(path: Path) -> None:
     assert integrity.check_file(path).state is IntegrityState.INTACT
     with MLArray.open(path, verify="full") as image:
         assert np.array_equal(image.to_numpy(), expected)
+
+
+def test_a_file_that_was_replaced_is_not_called_damaged(path: Path) -> None:
+    store = open_store(path)
+    MLArray(VOXELS + 1, chunk_size=(4, 16, 16), block_size=(2, 8, 8), axes="zyx").save(path)
+    with pytest.raises(FormatError, match="was replaced or removed after it was opened"):
+        integrity.check(store)
+    assert integrity.check_file(path).state is IntegrityState.INTACT
