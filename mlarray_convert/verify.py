@@ -12,7 +12,15 @@ import numpy as np
 from mlarray.creation import READABLE_SUFFIXES, SUFFIX
 from mlarray.errors import FormatError, IntegrityError, MLArrayError, UnknownFormatError, UsageError
 from mlarray.formats.items import split_item
-from mlarray.formats.registry import format_named, format_of, items_of, module_of, open_as, open_source
+from mlarray.formats.registry import (
+    format_named,
+    format_of,
+    items_of,
+    module_of,
+    open_as,
+    open_source,
+    refuse_irregular,
+)
 from mlarray.formats.table import Format
 from mlarray.sources.base import NDArray, Source
 from mlarray.sources.copy import TileDigest, digest
@@ -148,6 +156,7 @@ def check_file(path: Path, *, progress: Callable[[int], None] | None = None) -> 
         if found is not None:
             return FileCheck(path, "checksums", found)
         if row.name in CHUNK_FORMATS:
+            refuse_irregular(path)
             report = check_stored(path)
             return FileCheck(path, "decoded" if report.decoded else "checksums", report.problems)
         items: list[str | None] = [item] if item is not None else [*(one.name for one in items_of(path))]

@@ -238,7 +238,7 @@ def open_as(row: Format, path: Path, *, item: str | None = None, mapped: bool = 
             f"{path} is a {row.title} file, which is read from this machine only.", hint="Download it first."
         )
     if not ((row.folders or row.series) and path.is_dir()):
-        _refuse_irregular(path)
+        refuse_irregular(path)
     choice: dict[str, Any] = {"mapped": False} if row.maps and not mapped else {}
     if item is not None:
         choice["item"] = item
@@ -265,7 +265,7 @@ def items_of(path: str | Path) -> tuple[Item, ...]:
     if not row.items:
         return ()
     if not ((row.folders or row.series) and place.is_dir()):
-        _refuse_irregular(place)
+        refuse_irregular(place)
     with _naming(place), _any_numbers():
         return cast("ItemModule", module_of(row)).items(place)
 
@@ -310,7 +310,7 @@ def _any_numbers() -> np.errstate:
     return np.errstate(all="ignore")
 
 
-def _refuse_irregular(path: Path) -> None:
+def refuse_irregular(path: Path) -> None:
     """Raise where ``path`` is there and no regular file: reading a named pipe would wait for ever, a device never end.
 
     Also where it has no bytes: each format would call that by another name.

@@ -20,6 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from mlarray.errors import FormatError
+from mlarray.formats.expansion import DEFLATE_RATIO
 from mlarray.locks import ForkSafeLock
 from mlarray.region import Region
 from mlarray.sources.base import Access, NDArray, SourceBase, SourceInfo
@@ -355,9 +356,11 @@ class SegmentSource(SourceBase):
             more = {"jpegtables": tables, "jpegheader": self._decoder.header}
         try:
             block, _, _ = self._decode(data, number, **more)
-        except (MemoryError, FormatError):
+        except FormatError:
             raise
         except Exception as error:  # each codec raises what its library does
+            if isinstance(error, MemoryError) and self._decoder.most_bytes <= len(data) * DEFLATE_RATIO:
+                raise  # it may well hold so much
             raise FormatError(
                 f"{path} is damaged: segment {number} of page {page} ({self._decoder.compression}, {len(data)} bytes) cannot "
                 f"be decoded: {' '.join(str(error).split()) or type(error).__name__}.",

@@ -38,13 +38,13 @@ def read_offsets(fd: int, header: FrameHeader, decompress: Decompress, count: in
 
     Raises
     ------
-    ValueError
-        When the index is of another number of chunks.
-    struct.error, RuntimeError
-        When it cannot be read.
+    ValueError, RuntimeError
+        When the index cannot be read, or is of another number of chunks.
     """
+    if count == 0:  # there is no index
+        return np.empty(0, np.int64)
     raw = header.end
-    *_, decoded, _, stored = CHUNK_HEADER.unpack_from(raw)
+    *_, decoded, _, stored = CHUNK_HEADER.unpack(raw[: CHUNK_HEADER.size].ljust(CHUNK_HEADER.size))
     if decoded != 8 * count:  # before anything that large is made
         raise ValueError(f"the index has {decoded} bytes for {count} chunks")
     if stored > len(raw):

@@ -173,7 +173,7 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
 
     Raises
     ------
-    IntegrityError
+    FormatError
         At the first chunk that is damaged.
     """
     integrity = stored_checksums(store) if checked and is_current(store) else None
@@ -186,7 +186,8 @@ def stored_chunks(store: BloscStore, *, checked: bool = True) -> Iterator[bytes]
         elif not has_digests:
             store.read(Region(*store.grid.chunk_region(index)))
         elif digest(data) != digests[index * DIGEST_BYTES : (index + 1) * DIGEST_BYTES]:
-            raise damaged_chunk(store.path, index)
+            error = damaged_chunk(store.path, index)
+            raise FormatError(error.message, hint=error.hint)  # of what is read; nothing that was written differs
         yield data
 
 

@@ -7,6 +7,7 @@ index says where the chunks are; where it is lost, they follow each other, and t
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -30,6 +31,8 @@ from mlarray.storage.seal import SealState, seal_state
 
 SALVAGE_RECORD = "mla_salvage"
 _NOT_KEPT = frozenset({integrity.STATE_RECORD, integrity.INTEGRITY_RECORD, integrity.STATISTICS_RECORD, SALVAGE_RECORD})
+_MOST_CHUNKS, _INDEX_RATIO = 1_000_000, 255  # offsets that are all the same take no bytes; LZ4 compresses others so far
+_LARGEST_CHUNK = (1 << 31) - 33  # BLOSC2_MAX_BUFFERSIZE
 _NOTHING = "Make it again from its source, or restore a copy."
 
 
@@ -123,6 +126,7 @@ def _remains(path: Path) -> _Remains:
         store = open_store(path, mmap_mode=None)
     except FormatError:
         store = None
+        _refuse_invented(path, header, grid, dtype, len(digests))
     return _Remains(
         path=path,
         header=header,
@@ -153,7 +157,29 @@ def _described(path: Path, header: FrameHeader) -> tuple[ChunkGrid, np.dtype[Any
         _, _, shape, chunks, blocks, _, dtype = described
         return ChunkGrid(tuple(shape), tuple(chunks), tuple(blocks)), np.dtype(dtype)
     except (TypeError, ValueError, SyntaxError) as error:
-        raise FormatError(f"Nothing can be saved of {path}: its header is damaged.", hint=_NOTHING) from error
+        raise _nothing(path) from error
+
+
+def _nothing(path: Path) -> FormatError:
+    return FormatError(f"Nothing can be saved of {path}: its header is damaged.", hint=_NOTHING)
+
+
+def _refuse_invented(path: Path, header: FrameHeader, grid: ChunkGrid, dtype: np.dtype[Any], checksums: int) -> None:
+    """Raise where only a damaged description says how many chunks there are, and how large: memory would be taken for them.
+
+    The checksums, the index and the size of all chunks together say it, too.
+    """
+    count = grid.chunk_count
+    blocks = zip(grid.chunks, grid.blocks, strict=True)
+    chunk_bytes = math.prod(-(-chunk // block) * block for chunk, block in blocks) * dtype.itemsize
+    *_, index_bytes, _, _ = CHUNK_HEADER.unpack(header.end[: CHUNK_HEADER.size].ljust(CHUNK_HEADER.size))
+    behind = header.frame_bytes - header.data_end
+    if (
+        count not in (checksums, index_bytes // 8, header.data_bytes // max(1, chunk_bytes))
+        or count > max(_MOST_CHUNKS, behind * _INDEX_RATIO // 8)
+        or not 0 < chunk_bytes <= _LARGEST_CHUNK
+    ):
+        raise _nothing(path)
 
 
 def _copied(remains: _Remains, part: Path, target: Path) -> Salvaged:

@@ -115,7 +115,7 @@ class _Collector:
         if isinstance(event, Ended):
             self._outcomes[event.index] = event.outcome
             if self._stream is not None:
-                with named_errors(Path(self._stream.name)):
+                with named_errors(Path(getattr(self._stream, "name", "the report"))):
                     self._stream.write(json_lines([case_fields(event.outcome)]))
                     self._stream.flush()
         self._view(event)

@@ -28,7 +28,7 @@ REFUSED = {
     "ExplVR_BigEndNoMeta.dcm": "is no DICOM file",
     "ExplVR_LitEndNoMeta.dcm": NO_PIXELS,
     "GDCMJ2K_TextGBR.dcm": COLOUR,
-    "JPEG2000-embedded-sequence-delimiter.dcm": "cannot be decoded",
+    "JPEG2000-embedded-sequence-delimiter.dcm": "the header states (1024, 256, 1)",
     "MR_truncated.dcm": "is cut off",
     "UN_sequence.dcm": CUT_OFF,
     "empty_charset_LEI.dcm": "without pixels and without a SOP class",
