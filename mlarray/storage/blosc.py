@@ -435,9 +435,9 @@ def _opened(path: Path, name: str, header: FrameHeader, mode: str, mmap_mode: Ma
         array.schunk.cparams = with_safe_threads(array.schunk.cparams)
     opened = BloscStore(array, path, mmap_mode, writable=writable, version=None if writable else header.version)
     frame = opened._sizes
-    refuse_contradictions(
-        path, frame, shape=opened.shape, chunks=opened.chunks, blocks=opened.blocks, itemsize=opened.dtype.itemsize
-    )
+    if opened.dtype.itemsize != frame.item_bytes:  # all else was compared when the header was read
+        sizes = {"shape": opened.shape, "chunks": opened.chunks, "blocks": opened.blocks}
+        refuse_contradictions(path, frame, **sizes, itemsize=opened.dtype.itemsize)
     opened._ahead, opened.record_guard = ahead, records
     opened._guard = ChunkGuard(path, header, frame, offsets)
     if mmap_mode or writable:  # the records behind the index are in memory by now

@@ -14,6 +14,7 @@ import struct
 import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
@@ -321,19 +322,27 @@ def _refuse_layer(path: Path, head: bytes, data_bytes: int, layer: bytes) -> Non
     It finds that out itself, and leaves the file open for ever (4.14.1).
     """
     axes = layer[2] if len(layer) > 2 else 0
-    at, places = 3, []
-    for mark, code in ((0xD3, "q"), (0xD2, "i"), (0xD2, "i")):
-        form = struct.Struct(">" + f"B{code}" * axes)
-        if not 0 < axes <= _MOST_AXES or len(layer) < at + 1 + form.size or layer[at] != 0x90 + axes:
-            raise _damaged(path, "the description of its array cannot be parsed")
-        numbers = form.unpack_from(layer, at + 1)
-        if set(numbers[::2]) != {mark}:
-            raise _damaged(path, "the description of its array cannot be parsed")
-        places.append(numbers[1::2])
-        at += 1 + form.size
+    if not 0 < axes <= _MOST_AXES or len(layer) < 3 + _layer_form(axes)[0].size:
+        raise _damaged(path, "the description of its array cannot be parsed")
+    form, types = _layer_form(axes)
+    fields = form.unpack_from(layer, 3)
+    length = 1 + 2 * axes  # of one of three lists: its type, then type and value of each entry
+    if (
+        fields[::length] + fields[1:length:2] + fields[length + 1 : 2 * length : 2] + fields[2 * length + 1 :: 2]
+        != types
+    ):
+        raise _damaged(path, "the description of its array cannot be parsed")
+    shape, chunks, blocks = (fields[begin + 2 : begin + length : 2] for begin in (0, length, 2 * length))
     _, item, _, block, _, chunk = _SIZES.unpack_from(head, _SIZES_AT)
     frame = FrameSizes(-(-data_bytes // chunk) if chunk > 0 else 0, chunk, block, item)
-    refuse_contradictions(path, frame, shape=places[0], chunks=places[1], blocks=places[2], itemsize=item)
+    refuse_contradictions(path, frame, shape=shape, chunks=chunks, blocks=blocks, itemsize=item)
+
+
+@cache
+def _layer_form(axes: int) -> tuple[struct.Struct, tuple[int, ...]]:
+    """Return how shape, chunks and blocks of an array are laid out, and the types that stand before them and their entries."""
+    form = struct.Struct(">" + "".join("B" + f"B{code}" * axes for code in "qii"))
+    return form, (0x90 + axes,) * 3 + (0xD3,) * axes + (0xD2,) * 2 * axes
 
 
 def _damaged(path: Path, what: str) -> FormatError:

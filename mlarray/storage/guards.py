@@ -100,7 +100,7 @@ class ChunkGuard:
         self._sizes = sizes
         self._offsets = offsets
         self._numbers: npt.NDArray[np.int64] | None = None
-        self._unknown: npt.NDArray[np.bool_] = np.ones(0, np.bool_)
+        self._unknown: npt.NDArray[np.bool_] | None = None
 
     def before_touch(self, region: Region, store: Chunked) -> None:
         """Check the chunks of a region that have not been touched.
@@ -110,7 +110,7 @@ class ChunkGuard:
         UndecodableError
             Naming the chunk. It stays unchecked: everything that touches it fails.
         """
-        if self._numbers is None:
+        if self._numbers is None or self._unknown is None:
             counts = [-(-extent // chunk) for extent, chunk in zip(store.shape, store.chunks, strict=True)]
             self._numbers = np.arange(math.prod(counts)).reshape(counts)
             self._unknown = np.ones(counts, np.bool_)
