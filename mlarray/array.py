@@ -50,7 +50,7 @@ from mlarray.storage.session import WriteSession
 from mlarray.storage.write_lock import WriteLock, replacing
 from mlarray.voxel_view import VoxelView
 
-KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, integrity.STATISTICS_RECORD)
+KEPT_RECORDS = (LAYOUT_RECORD, CONVERSION_RECORD, LOCATIONS_RECORD, *integrity.RECORDS_OF_VOXELS)
 _DEFAULTS = StorageOptions()
 
 

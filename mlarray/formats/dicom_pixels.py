@@ -32,7 +32,6 @@ _GDCM = frozenset(
 )
 # Where pydicom takes another first: CharLS decodes a slice of a CT in 8 ms, libjpeg in 33.
 _FASTEST = {"1.2.840.10008.1.2.4.80": "pyjpegls", "1.2.840.10008.1.2.4.81": "pyjpegls"}
-_RLE = "1.2.840.10008.1.2.5"
 _COPY_PIECE = 1 << 20
 _EXACT_IN_FLOAT32 = 1 << 24
 DEFLATE_LIMIT = 1032  # a deflate stream cannot grow more: 258 bytes from 2 bits (RFC 1951)

@@ -216,10 +216,11 @@ class MlaSink:
             records[LOCATIONS_RECORD] = self._info.locations
         for name, value in records.items():
             self._store.put_record(name, value)
-        if isinstance(self._options.kept, MlaSource):  # the same chunks: what was measured holds
-            measured = _record(self._options.kept.store, integrity.STATISTICS_RECORD)
-            if measured is not None:
-                self._store.put_record(integrity.STATISTICS_RECORD, measured)
+        if isinstance(self._options.kept, MlaSource):  # the same chunks: what was measured, or lost, is so here
+            for name in integrity.RECORDS_OF_VOXELS:
+                kept = _record(self._options.kept.store, name)
+                if kept is not None:
+                    self._store.put_record(name, kept)
         if self._options.record:
             self._store.put_record(CONVERSION_RECORD, json.dumps(dict(self._options.record), sort_keys=True))
         integrity.finish(self._store)

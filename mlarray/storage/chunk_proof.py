@@ -127,10 +127,6 @@ class FirstTouch:
                     raise damaged_chunk(self._proof.path, index)
                 self._unproven[index] = False
 
-    def close(self) -> None:
-        """Release the file."""
-        self._proof.close()
-
 
 def damaged_chunk(path: Path | None, index: int) -> IntegrityError:
     """Return the error for a chunk that does not match its checksum."""

@@ -29,8 +29,9 @@ from mlarray.storage.frame_parts import CHUNK_HEADER, chunk_ranges, read_offsets
 from mlarray.storage.publish import PendingFile
 from mlarray.storage.seal import SealState, seal_state
 
-SALVAGE_RECORD = "mla_salvage"
-_NOT_KEPT = frozenset({integrity.STATE_RECORD, integrity.INTEGRITY_RECORD, integrity.STATISTICS_RECORD, SALVAGE_RECORD})
+_NOT_KEPT = frozenset(
+    {integrity.STATE_RECORD, integrity.INTEGRITY_RECORD, integrity.STATISTICS_RECORD, integrity.SALVAGE_RECORD}
+)
 _MOST_CHUNKS, _INDEX_RATIO = 1_000_000, 255  # offsets that are all the same take no bytes; LZ4 compresses others so far
 _LARGEST_CHUNK = (1 << 31) - 33  # BLOSC2_MAX_BUFFERSIZE
 _NOTHING = "Make it again from its source, or restore a copy."
@@ -202,7 +203,9 @@ def _copied(remains: _Remains, part: Path, target: Path) -> Salvaged:
             missing.discard(index)
         lost = tuple(Region(*grid.chunk_region(index)) for index in sorted(missing))
         lost_records = _copy_records(remains, made)
-        made.put_record(SALVAGE_RECORD, {"lost": [[list(region.start), list(region.stop)] for region in lost]})
+        made.put_record(
+            integrity.SALVAGE_RECORD, {"lost": [[list(region.start), list(region.stop)] for region in lost]}
+        )
         integrity.finish(made)
     finally:
         made.close()

@@ -99,9 +99,8 @@ def replacing(path: Path, *, by: WriteLock | None = None) -> Iterator[None]:
     """
     fd = -1
     if _HAS_LOCKS and not (by is not None and by.covers(path)):
-        with contextlib.suppress(
-            OSError
-        ):  # none is there, or it is no file, or may not be read: replacing it tells more
+        # None is there, or it is no file, or may not be read: replacing it tells more.
+        with contextlib.suppress(OSError):
             fd = _locked(path, shared=True)
     try:
         yield

@@ -37,9 +37,8 @@ _PIECE_BYTES = 1 << 20
 _FREE, _FILLED, _LENT = 0, 1, 2  # states of a place: one byte for each, in the first page
 _ZEROS = bytes(_PIECE_BYTES)
 
-_RINGS: weakref.WeakValueDictionary[str, Ring] = (
-    weakref.WeakValueDictionary()
-)  # of this process: a parcel knows the name
+# Of this process; a parcel knows the name.
+_RINGS: weakref.WeakValueDictionary[str, Ring] = weakref.WeakValueDictionary()
 
 HELD = 3
 """Places of a ring beside those that a worker fills ahead: for a batch in use, the next one, and one that waits."""

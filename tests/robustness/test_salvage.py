@@ -13,7 +13,10 @@ from mlarray.errors import FormatError, UsageError
 from mlarray.region import Region
 from mlarray.storage.blosc import open_store
 from mlarray.storage.frame import read_header
-from mlarray.storage.salvage import SALVAGE_RECORD, Salvaged, salvage
+from mlarray.storage.integrity import SALVAGE_RECORD
+from mlarray.storage.salvage import Salvaged, salvage
+from mlarray_convert import convert
+from mlarray_convert.outcome import Failure
 from mlarray_convert.verify import salvaged
 from tests.cli.samples import mla
 
@@ -49,6 +52,18 @@ def test_a_damaged_chunk_is_lost_and_all_else_is_kept(path: Path) -> None:
     assert np.array_equal(voxels, np.concatenate([VOXELS[:4], np.zeros_like(VOXELS[4:8]), VOXELS[8:]]))
     assert spacing == [3, 2, 1]
     assert open_store(result.path).record(SALVAGE_RECORD) == {"lost": [[[4, 0, 0], [8, 16, 16]]]}
+
+
+def test_what_is_lost_is_said_by_copies_too(path: Path) -> None:
+    chunk = open_store(path).chunk_bytes(1)
+    damage(path, path.read_bytes().index(chunk) + len(chunk) // 2)
+    kept = salvage(path, path.with_name("kept.mla")).path
+    with MLArray.open(kept) as image:
+        image.save(path.with_name("saved.mla"))
+    MLArray.load(kept).save(path.with_name("loaded.mla"))
+    assert convert(kept, path.with_name("converted.mla")).outcomes[0].failure is Failure.NONE
+    for name in ("saved", "loaded", "converted"):
+        assert open_store(path.with_name(f"{name}.mla")).record(SALVAGE_RECORD) == {"lost": [[[4, 0, 0], [8, 16, 16]]]}
 
 
 @pytest.mark.parametrize("part", ["index", "end of the trailer", "fields of the header", "seal"])
